@@ -10,8 +10,8 @@ import torch
 
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Predictor, on_ray, output_parts
-from torch_linformer.inference.engine import Engine
-from torch_linformer.inference.predict import PredictSettings, predict_files
+from torch_linformer.inference.answer_files import PredictSettings, answer_files
+from torch_linformer.inference.engines import Engine
 from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.opening.model_folder import load_config, load_tokenizer
 
@@ -61,7 +61,7 @@ def test_a_killed_worker_changes_no_row(cluster, settings, tmp_path, monkeypatch
     monkeypatch.setattr(on_ray, "BLOCK_BYTES", 2_000)  # some twenty documents
     monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)
     torch.set_num_threads(1)  # two would wait for each other
-    said = {"one": predict_files(settings, tmp_path / "one", max_errors=2, **SAME)}
+    said = {"one": answer_files(settings, tmp_path / "one", max_errors=2, **SAME)}
     torch.set_num_threads(2)
     killed = []
 
@@ -71,7 +71,7 @@ def test_a_killed_worker_changes_no_row(cluster, settings, tmp_path, monkeypatch
             os.kill(killed[0].pid, signal.SIGKILL)
 
     engine = Engine(name="ray", workers=2)
-    said["ray"] = predict_files(settings, tmp_path / "ray", max_errors=2, engine=engine, on_document=kill, **SAME)
+    said["ray"] = answer_files(settings, tmp_path / "ray", max_errors=2, engine=engine, on_document=kill, **SAME)
     assert len(killed) == 1 and not killed[0].is_running()
     assert said["ray"] == said["one"] and said["one"].startswith(f"{NUMBER} documents") and ", 2 skipped" in said["one"]
     one, by_ray = (records_of(tmp_path / name) for name in ("one", "ray"))
@@ -92,9 +92,9 @@ def test_an_interrupted_run_goes_on_and_bad_records_end_another(cluster, setting
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        predict_files(settings, tmp_path / "out", max_errors=2, on_document=stop, **SAME)
+        answer_files(settings, tmp_path / "out", max_errors=2, on_document=stop, **SAME)
     before = records_of(tmp_path / "out")
-    predict_files(settings, tmp_path / "out", max_errors=2, resume=True, engine=engine, **SAME)
+    answer_files(settings, tmp_path / "out", max_errors=2, resume=True, engine=engine, **SAME)
     records = records_of(tmp_path / "out")
     assert records[: len(before)] == before and 0 < len(before) < 100
     assert len(records) == len({record["document"] for record in records}) == NUMBER
@@ -102,7 +102,7 @@ def test_an_interrupted_run_goes_on_and_bad_records_end_another(cluster, setting
     with pytest.raises(
         InputError, match=r"b\.jsonl, line 71: not valid JSON .*; it is one more than --max-errors 1, see"
     ):
-        predict_files(settings, tmp_path / "few", max_errors=1, engine=engine, **SAME)
+        answer_files(settings, tmp_path / "few", max_errors=1, engine=engine, **SAME)
 
 
 def test_an_error_of_the_input_is_one_line(cluster, settings, tmp_path):
@@ -113,7 +113,7 @@ def test_an_error_of_the_input_is_one_line(cluster, settings, tmp_path):
     (tmp_path / "letter.txt").write_text("wet mud")
     asked = PredictSettings(model=str(tmp_path / "qa"), files=(str(tmp_path / "letter.txt"),))
     with pytest.raises(InputError, match=r"^\S+letter\.txt: a text without a question; ask one .* with --question$"):
-        predict_files(asked, tmp_path / "out", engine=Engine(name="ray"), **SAME)
+        answer_files(asked, tmp_path / "out", engine=Engine(name="ray"), **SAME)
 
 
 def test_a_dataset_of_ray_maps_a_predictor(cluster, settings):
@@ -127,7 +127,7 @@ def test_a_dataset_of_ray_maps_a_predictor(cluster, settings):
 
 def test_more_workers_than_processors_are_refused(cluster, settings, tmp_path):
     with pytest.raises(InputError, match="--workers 3: Ray has 2 processors; take as many at most"):
-        predict_files(settings, tmp_path / "out", engine=Engine(name="ray", workers=3, ray_address="local"), **SAME)
+        answer_files(settings, tmp_path / "out", engine=Engine(name="ray", workers=3, ray_address="local"), **SAME)
 
 
 def test_a_linear_encoder_of_transformers(cluster, linear_folder):

@@ -18,7 +18,7 @@ from transformers import BertTokenizer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.inference import Predictor
-from torch_linformer.inference.embed import EmbedSettings, embed_files
+from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.models import LinformerModel
 from torch_linformer.training.task_trainers import contrastive_loss
 from torch_linformer.training.train import train
@@ -97,7 +97,7 @@ def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[0]))
     settings = EmbedSettings(model=str(tmp_path / "run"), files=(str(documents),), precision="fp32")
-    embed_files(settings, tmp_path / "vectors.npy", device="cpu")
+    answer_files(settings, tmp_path / "vectors.npy", device="cpu")
     embedder = SentenceTransformer(str(tmp_path / "run"), device="cpu", trust_remote_code=lexical != "none")
     assert embedder.max_seq_length == 24
     marked = ["wet <mask> mud", "sand</s><pad><pad> and<sep>"]

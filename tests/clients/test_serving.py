@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import serve_clients
-from torch_linformer.inference.embed import EmbedSettings, embed_files
+from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 
 
@@ -68,7 +68,7 @@ def test_the_client_of_openai(folder, texts, tmp_path):
     """Its vectors are those of `linformer embed`, asked for as floats and, as it does by default, in base64."""
     (tmp_path / "texts.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts[0]))
     settings = EmbedSettings(model=str(folder), files=(str(tmp_path / "texts.jsonl"),), precision="fp32")
-    embed_files(settings, tmp_path / "vectors.npy", device="cpu")
+    answer_files(settings, tmp_path / "vectors.npy", device="cpu")
     command = [sys.executable, "-m", "torch_linformer.cli", "serve", str(folder), "--port", "0", "--device", "cpu"]
     options = ["--precision", "fp32", "--api-key", "secret", "--name", "ours"]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as server:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference.predict import PredictSettings, predict_files
+from torch_linformer.inference.answer_files import PredictSettings, answer_files
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
@@ -64,7 +64,7 @@ def test_what_the_trained_model_reads_again(name, tmp_path):
     expected = EXPECTED[name]
     run = train(settings_of(expected, output=str(tmp_path / "run"), **quick_of(expected)))
     output, said = tmp_path / "answers.jsonl", []
-    predict_files(PredictSettings(model=str(run), files=(str(FILES / expected["file"]),)), output, say=said.append)
+    answer_files(PredictSettings(model=str(run), files=(str(FILES / expected["file"]),)), output, say=said.append)
     answers = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     assert len(answers) == expected["rows"]
     assert "as the model was trained" in "\n".join(said)

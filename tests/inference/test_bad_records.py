@@ -8,8 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embed import EmbedSettings, embed_files
-from torch_linformer.inference.predict import PredictSettings, predict_files
+from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 
 LINES = ['{"text": "wet mud"}', '{"text": "wet', '{"text": "warm sand"}', "[1]", '{"text": 5}', '{"text": "ice"}']
 
@@ -38,7 +37,7 @@ EXPECTED = {
 @pytest.mark.parametrize("command", ["predict", "embed"])
 def test_they_are_left_out_and_told(classifier_run, given, tmp_path, command):
     output = tmp_path / ("out.jsonl" if command == "predict" else "out.parquet")
-    kinds = {"predict": (PredictSettings, predict_files), "embed": (EmbedSettings, embed_files)}
+    kinds = {"predict": (PredictSettings, answer_files), "embed": (EmbedSettings, answer_files)}
     settings, run = kinds[command][0](model=str(classifier_run.folder), files=given), kinds[command][1]
     said = run(settings, output, max_errors=5, device="cpu")
     assert said.startswith("6 documents") and said.endswith(", 5 left out, as they cannot be read")
@@ -71,7 +70,7 @@ def test_a_damaged_table_is_one_of_them(classifier_run, tmp_path):
     columns.write_text("a,b\nwet mud,warm sand\n")
     files = (str(folder), str(tmp_path / "quotes.csv"), str(columns), str(folder / "1.parquet"))
     settings = PredictSettings(model=str(classifier_run.folder), files=files)
-    said = predict_files(settings, tmp_path / "out.jsonl", max_errors=3, device="cpu")
+    said = answer_files(settings, tmp_path / "out.jsonl", max_errors=3, device="cpu")
     assert said == "9 documents read, 2 left out, as they cannot be read"
     told = [json.loads(line) for line in (tmp_path / "out.jsonl.errors.jsonl").read_text().splitlines()]
     assert [record["file"] for record in told] == [str(folder / "2.parquet"), files[2]]
@@ -79,7 +78,7 @@ def test_a_damaged_table_is_one_of_them(classifier_run, tmp_path):
     for record, problem in zip(told, ("not a readable Parquet file", "name the text column with"), strict=True):
         assert problem in record["error"]
     with pytest.raises(InputError, match=r"2\.parquet: not a readable Parquet file"):
-        predict_files(settings, tmp_path / "first.jsonl", device="cpu")
+        answer_files(settings, tmp_path / "first.jsonl", device="cpu")
 
 
 def test_nothing_else_says_where_they_are_told(classifier_run, tmp_path):
@@ -89,11 +88,11 @@ def test_nothing_else_says_where_they_are_told(classifier_run, tmp_path):
         with pytest.raises(
             InputError, match=rf"t\.jsonl: no document with any text, 2 left out: see .*{re.escape(told)}$"
         ):
-            predict_files(settings, tmp_path / output, max_errors=2, device="cpu")
+            answer_files(settings, tmp_path / output, max_errors=2, device="cpu")
         assert (tmp_path / told).read_text().count("\n") == 2
 
 
 def test_they_need_a_file(classifier_run, given):
     settings = PredictSettings(model=str(classifier_run.folder), files=given)
     with pytest.raises(InputError, match="--max-errors writes bad records beside the file of --output: name it"):
-        predict_files(settings, max_errors=1, device="cpu")
+        answer_files(settings, max_errors=1, device="cpu")

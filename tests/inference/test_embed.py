@@ -9,8 +9,8 @@ import torch
 from pyarrow import parquet
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference import output_parts, window_reader
-from torch_linformer.inference.embed import EmbedSettings, embed_files
+from torch_linformer.inference import document_model, output_parts
+from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
@@ -31,7 +31,7 @@ def vectors(texts, tmp_path):
     def call(folder, name="out.npy", resume=False, on_document=lambda number: None, **options):
         settings = EmbedSettings(model=str(folder), files=(texts,), precision="fp32", **options)
         run = {"resume": resume, "device": "cpu", "batch_size": 4, "on_document": on_document}
-        said = embed_files(settings, tmp_path / name, **run)
+        said = answer_files(settings, tmp_path / name, **run)
         return np.load(tmp_path / name) if name.endswith("npy") else parquet.read_table(tmp_path / name), said
 
     return call
@@ -95,7 +95,7 @@ def test_a_parquet_file_says_where_each_document_is(classifier_run, vectors, tex
 
 
 def test_an_interrupted_run_goes_on(classifier_run, vectors, tmp_path, monkeypatch):
-    monkeypatch.setattr(window_reader, "BATCHES_AHEAD", 1)
+    monkeypatch.setattr(document_model, "BATCHES_AHEAD", 1)
     monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every batch
     whole, _ = vectors(classifier_run.folder, "whole.npy")
     done = []
@@ -124,9 +124,9 @@ def test_what_cannot_be_done_is_said_before_the_work(classifier_run, vectors, tm
         vectors(classifier_run.folder, "out.txt")
     settings = EmbedSettings(model=str(classifier_run.folder), files=(str(tmp_path / "none.csv"),))
     with pytest.raises(InputError, match="no such file"):
-        embed_files(settings, tmp_path / "x.npy", device="cpu")
+        answer_files(settings, tmp_path / "x.npy", device="cpu")
     with pytest.raises(InputError, match=r"--max-errors leaves rows out, and those of .*x\.npy have no names: write a"):
-        embed_files(settings, tmp_path / "x.npy", device="cpu", max_errors=1)
+        answer_files(settings, tmp_path / "x.npy", device="cpu", max_errors=1)
     assert not list(tmp_path.iterdir())
 
 
@@ -134,8 +134,8 @@ def test_a_row_without_text_has_a_row_of_nan(classifier_run, tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("key,text\nk0,wet mud\nk1,\nk2,warm sand\n")
     settings = EmbedSettings(model=str(classifier_run.folder), files=(str(table),), id_column="key")
-    said = embed_files(settings, tmp_path / "v.npy", device="cpu")
-    embed_files(settings, tmp_path / "v.parquet", device="cpu")
+    said = answer_files(settings, tmp_path / "v.npy", device="cpu")
+    answer_files(settings, tmp_path / "v.parquet", device="cpu")
     vectors, rows = np.load(tmp_path / "v.npy"), parquet.read_table(tmp_path / "v.parquet")
     assert np.isnan(vectors).all(axis=1).tolist() == np.isnan(vectors).any(axis=1).tolist() == [False, True, False]
     assert rows["id"].to_pylist() == ["k0", "k1", "k2"] and rows["tokens"].to_pylist()[1] == 0

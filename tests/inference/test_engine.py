@@ -3,7 +3,7 @@
 import pytest
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference.engine import Engine
+from torch_linformer.inference.engines import Engine
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"name": "ray"}], ids=str)

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
+from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
-from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
@@ -138,7 +138,7 @@ def test_predictions_are_what_was_scored(run):
     texts = [row.get("text") or row.get("context") or " ".join(row["tokens"]) for row in run.rows]
     questions = [row.get("question") for row in run.rows]
     records = list(
-        predictor.predict(Document(str(i), *each) for i, each in enumerate(zip(texts, questions, strict=True)))
+        predictor.answers(Document(str(i), *each) for i, each in enumerate(zip(texts, questions, strict=True)))
     )
     assert [record["document"] for record in records] == [str(i) for i in range(40)]
     if run.task == "multilabel":

@@ -14,9 +14,9 @@ from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.words import word_spans
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Predictor
+from torch_linformer.inference.answer_files import PredictSettings, answer_files
+from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
-from torch_linformer.inference.predict import PredictSettings, predict_files
-from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 SAME = {"device": "cpu", "precision": "fp32"}
@@ -70,14 +70,14 @@ def write(path, sentences, tags=None):
 
 def predicted(folder, files, tmp_path):
     output = tmp_path / "out.jsonl"
-    predict_files(PredictSettings(model=folder, files=files, precision="fp32"), output, device="cpu")
+    answer_files(PredictSettings(model=folder, files=files, precision="fp32"), output, device="cpu")
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("suffix", [".conll", ".csv", ".jsonl", ".parquet"])
 def test_files_of_words_have_a_tag_for_each(folder, predictor, tmp_path, suffix):
     found = predicted(folder, (write(tmp_path / f"new{suffix}", SENTENCES),), tmp_path)
-    expected = list(predictor.predict(Document("", " ".join(words), None, tuple(words)) for words in SENTENCES))
+    expected = list(predictor.answers(Document("", " ".join(words), None, tuple(words)) for words in SENTENCES))
     assert [{**record, "document": ""} for record in found] == expected
     assert [len(record["tags"]) for record in found] == [5, 3, 1]
     for record, words in zip(found, SENTENCES, strict=True):
@@ -97,7 +97,7 @@ def test_the_tags_are_those_that_are_scored(folder, tmp_path):
 def test_a_text_is_read_as_its_words_are(predictor, text):
     spans = word_spans(text)
     words = tuple(text[start:end] for start, end in spans)
-    given, plain = predictor.predict([Document("", " ".join(words), None, words), Document("", text)])
+    given, plain = predictor.answers([Document("", " ".join(words), None, words), Document("", text)])
     assert "tags" in given and "tags" not in plain
     joined = 0
     places = {}
@@ -120,7 +120,7 @@ def test_columns_of_words(folder, predictor, rows):
     given = {"tokens": [rows(words) for words in SENTENCES]}
     found = Predictor(folder, text_column="tokens", **SAME)(given)
     assert list(found) == ["tags", "entities", "tokens", "cut"]
-    expected = predictor.predict(Document("", " ".join(words), None, tuple(words)) for words in SENTENCES)
+    expected = predictor.answers(Document("", " ".join(words), None, tuple(words)) for words in SENTENCES)
     assert found["tags"] == [record["tags"] for record in expected]
 
 

@@ -13,13 +13,13 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoMode
 
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Predictor
-from torch_linformer.inference.embed import EmbedSettings, embed_files
+from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, write_sentence_modules
-from torch_linformer.serving.served_model import load_served
+from torch_linformer.serving.answers import load_served
 
 FAMILIES = ("Bert", "Roberta", "DistilBert", "ModernBert")
 ROWS, TOKENS, ANSWERS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
@@ -53,7 +53,7 @@ def test_vectors_are_those_of_each_text_alone(linear_folder, rows_in_file, tmp_p
     folder = linear_folder(family)
     files = (rows_in_file("texts", [{"text": text} for text in TEXTS]),)
     settings = EmbedSettings(model=str(folder), files=files, precision="fp32")
-    said = embed_files(settings, tmp_path / "out.npy", device="cpu", batch_size=3)
+    said = answer_files(settings, tmp_path / "out.npy", device="cpu", batch_size=3)
     assert said == "5 documents embedded, 1 cut at 96 tokens"
     for vector, text in zip(np.load(tmp_path / "out.npy"), TEXTS, strict=True):
         expected = F.normalize(read_by_hand(folder, text).last_hidden_state.mean(dim=1), dim=-1)[0]
@@ -128,7 +128,7 @@ def test_answers_to_questions(linear_folder, family, typed):
     predictor = Predictor(str(linear_folder(family, ANSWERS)), batch_size=3, **SAME)
     texts = TEXTS[:3]
     answers = predictor({"text": texts, "question": ["where?"] * 3})
-    assert predictor._answers.task.typed is typed
+    assert predictor._model.task.typed is typed
     for number, text in enumerate(texts):
         start, end = answers["start"][number], answers["end"][number]
         assert answers["answer"][number] == text[start:end]
@@ -212,8 +212,8 @@ def without_scores(answer):
 
 def post(served, path, **content):
     """The JSON of the answer to a request."""
+    from torch_linformer.serving.answers import Limits
     from torch_linformer.serving.application import Application
-    from torch_linformer.serving.limits import Limits
 
     status, answer = requests.post(Application(served, Limits(), print), path, content)
     assert status == 200, answer

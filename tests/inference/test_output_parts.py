@@ -10,8 +10,7 @@ from pyarrow import parquet
 
 from torch_linformer.errors import InputError
 from torch_linformer.inference import output_parts
-from torch_linformer.inference.embed import EmbedSettings, embed_files
-from torch_linformer.inference.predict import PredictSettings, predict_files
+from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 from torch_linformer.opening.devices import resolve_precision
 
 
@@ -32,7 +31,7 @@ def predict(classifier_run, given, tmp_path):
 
     def call(output="labels", files=None, *, batch_size=1, precision="fp32", model=classifier_run.folder, **options):
         settings = PredictSettings(model=str(model), files=files or (str(given),), precision=precision)
-        return predict_files(settings, tmp_path / output, device="cpu", batch_size=batch_size, **options)
+        return answer_files(settings, tmp_path / output, device="cpu", batch_size=batch_size, **options)
 
     return call
 
@@ -69,7 +68,7 @@ def test_a_folder_keeps_the_parts(predict, given, tmp_path):
 def test_vectors_stay_in_files_of_parquet(classifier_run, given, tmp_path):
     settings = EmbedSettings(model=str(classifier_run.folder), files=(str(given),), precision="fp32")
     for name in ("vectors", "whole.parquet"):
-        embed_files(settings, tmp_path / name, device="cpu", batch_size=4)
+        answer_files(settings, tmp_path / name, device="cpu", batch_size=4)
     assert parquet.read_table(tmp_path / "vectors").equals(parquet.read_table(tmp_path / "whole.parquet"))
 
 
@@ -194,10 +193,10 @@ def test_damaged_parts_are_made_anew(predict, tmp_path, damage, finished):
 
 def test_damaged_parts_of_vectors_are_made_anew(classifier_run, given, tmp_path):
     settings = EmbedSettings(model=str(classifier_run.folder), files=(str(given),), precision="fp32")
-    embed_files(settings, tmp_path / "vectors", device="cpu", batch_size=1)
+    answer_files(settings, tmp_path / "vectors", device="cpu", batch_size=1)
     whole = parquet.read_table(tmp_path / "vectors")
     (tmp_path / "vectors" / "part-00001.parquet").unlink()
-    embed_files(settings, tmp_path / "vectors", device="cpu", batch_size=1, resume=True)
+    answer_files(settings, tmp_path / "vectors", device="cpu", batch_size=1, resume=True)
     assert parquet.read_table(tmp_path / "vectors").equals(whole)
 
 

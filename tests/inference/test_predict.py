@@ -7,10 +7,9 @@ import torch
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference import output_parts, window_reader
-from torch_linformer.inference.predict import PredictSettings, predict_files
-from torch_linformer.inference.task_predictor import TaskPredictor
-from torch_linformer.inference.window_reader import BATCHES_AHEAD
+from torch_linformer.inference import document_model, output_parts
+from torch_linformer.inference.answer_files import PredictSettings, answer_files
+from torch_linformer.inference.document_model import BATCHES_AHEAD, TaskPredictor
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 
@@ -30,7 +29,7 @@ def texts(weather):
 
 def test_records(build, texts, quick):
     classifier = build(4)
-    records = list(classifier.predict(texts))
+    records = list(classifier.answers(texts))
     assert [record["document"] for record in records] == [where for where, *_ in texts]
     for record, (_, text, *_) in zip(records, texts, strict=True):
         assert list(record) == ["document", "label", "probabilities", "tokens", "cut"]
@@ -49,7 +48,7 @@ def test_a_record_is_what_the_model_says(request, texts, kind):
     """A lexical head says it of all of a document, also where it is cut."""
     path = str(request.getfixturevalue(kind).folder)
     classifier = TaskPredictor(load_model(path), load_tokenizer(path), device="cpu", precision="fp32", batch_size=16)
-    for record, (_, text, *_) in zip(classifier.predict(texts[:9]), texts, strict=False):
+    for record, (_, text, *_) in zip(classifier.answers(texts[:9]), texts, strict=False):
         inputs = classifier.task.tokenizer(text, truncation=True, return_tensors="pt")
         if kind == "lexical_run":
             inputs["whole_ids"] = classifier.task.tokenizer(text, return_tensors="pt").input_ids
@@ -59,7 +58,7 @@ def test_a_record_is_what_the_model_says(request, texts, kind):
 
 
 def test_batches_change_nothing(build, texts):
-    by_one, by_sixteen = (list(build(size).predict(texts)) for size in (1, 16))
+    by_one, by_sixteen = (list(build(size).answers(texts)) for size in (1, 16))
     for one, many in zip(by_one, by_sixteen, strict=True):
         assert {**one, "probabilities": None} == {**many, "probabilities": None}
         assert one["probabilities"] == pytest.approx(many["probabilities"], abs=5e-6)
@@ -73,7 +72,7 @@ def test_documents_are_read_as_they_are_needed(build):
             read.append(None)
             yield Document(f"number {len(read)}", "wet mud " * (1 + len(read) % 5))
 
-    records = build(2).predict(endless())
+    records = build(2).answers(endless())
     assert not read
     ahead = 2 * BATCHES_AHEAD
     assert next(records)["document"] == "number 1" and len(read) == ahead
@@ -84,7 +83,7 @@ def test_documents_are_read_as_they_are_needed(build):
 
 
 def test_few_long_documents_are_read_ahead(build, monkeypatch):
-    monkeypatch.setattr(window_reader, "GROUP_CHARACTERS", 50)
+    monkeypatch.setattr(document_model, "GROUP_CHARACTERS", 50)
     read = []
 
     def endless():
@@ -92,7 +91,7 @@ def test_few_long_documents_are_read_ahead(build, monkeypatch):
             read.append(None)
             yield Document(str(len(read)), "mud " * 5)
 
-    records = build(2).predict(endless())
+    records = build(2).answers(endless())
     assert [next(records)["document"] for _ in range(7)] == [str(n) for n in range(1, 8)]
     assert len(read) == 9  # three groups of three: two of twenty characters are not more than fifty
 
@@ -104,7 +103,7 @@ def test_batches_are_put_together_by_length(build, monkeypatch):
         lambda module, args, given: shapes.append(given["input_ids"].shape), with_kwargs=True
     )
     lengths = [9, 1, 8, 2, 7, 3]
-    list(classifier.predict(Document(str(n), "é" * n) for n in lengths))
+    list(classifier.answers(Document(str(n), "é" * n) for n in lengths))
     hook.remove()
     per_character = len(classifier.task.tokenizer.tokenize("é"))
     assert shapes == [(2, per_character * longest + 2) for longest in (2, 7, 9)]
@@ -125,7 +124,7 @@ def test_windows_read_what_a_cut_leaves_out(classifier_run):
         predictor = TaskPredictor(
             load_model(path), load_tokenizer(path), overflow=overflow, device="cpu", precision="fp32", batch_size=4
         )
-        (found[overflow],) = predictor.predict([Document("d", text)])
+        (found[overflow],) = predictor.answers([Document("d", text)])
     assert (found["cut"]["label"], found["windows"]["label"]) == ("rain", "snow")
     assert found["cut"]["cut"] and not found["windows"]["cut"]
     assert found["cut"]["tokens"] == found["windows"]["tokens"]
@@ -135,10 +134,10 @@ def test_an_interrupted_run_goes_on(classifier_run, tmp_path, texts, monkeypatch
     given = write_csv(tmp_path / "given.csv", [(document.text, "") for document in texts], ("text", "note"))
     settings = PredictSettings(model=str(classifier_run.folder), files=(given,), text_column="text")
     output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
-    predict_files(settings, whole, device="cpu", batch_size=2)
+    answer_files(settings, whole, device="cpu", batch_size=2)
     assert len(whole.read_text().splitlines()) == len(texts)
 
-    monkeypatch.setattr(window_reader, "BATCHES_AHEAD", 1)
+    monkeypatch.setattr(document_model, "BATCHES_AHEAD", 1)
     monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every batch
     done = []
 
@@ -148,16 +147,16 @@ def test_an_interrupted_run_goes_on(classifier_run, tmp_path, texts, monkeypatch
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        predict_files(settings, output, device="cpu", batch_size=2, on_document=third)
+        answer_files(settings, output, device="cpu", batch_size=2, on_document=third)
     assert not output.exists()
     with pytest.raises(
         InputError, match=r"a run was interrupted; add --resume to go on, or remove .*out\.jsonl\.parts"
     ):
-        predict_files(settings, output, device="cpu", batch_size=2)
+        answer_files(settings, output, device="cpu", batch_size=2)
     with pytest.raises(InputError, match=r"is another \(--overflow cut there, windows here\); remove "):
         other = dataclasses.replace(settings, overflow="windows")
-        predict_files(other, output, resume=True, device="cpu", batch_size=2)
-    said = predict_files(settings, output, resume=True, device="cpu", batch_size=2, on_document=third)
+        answer_files(other, output, resume=True, device="cpu", batch_size=2)
+    said = answer_files(settings, output, resume=True, device="cpu", batch_size=2, on_document=third)
     assert said.startswith(f"{len(texts)} documents read")
     lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in (output, whole)]
     assert [line["document"] for line in lines[0]] == [line["document"] for line in lines[1]]
@@ -171,4 +170,4 @@ def test_going_on_needs_a_file(classifier_run, tmp_path):
     settings = PredictSettings(model=str(classifier_run.folder), files=("-",))
     for output in (None, tmp_path / "pipe"):
         with pytest.raises(InputError, match="--resume goes on with a file: name it with --output"):
-            predict_files(settings, output, resume=True)
+            answer_files(settings, output, resume=True)

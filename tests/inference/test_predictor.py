@@ -11,9 +11,8 @@ from datasets import Dataset
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Predictor
-from torch_linformer.inference.embed import EmbedSettings, embed_files
-from torch_linformer.inference.predict import PredictSettings, predict_files
-from torch_linformer.inference.task_predictor import TaskPredictor
+from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
+from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.opening.model_folder import load_config, load_tokenizer
 
@@ -33,7 +32,7 @@ def file(tmp_path):
 
 
 def test_it_gives_the_lines_of_linformer_predict(folder, file, tmp_path):
-    predict_files(PredictSettings(model=folder, files=(file,), precision="fp32"), tmp_path / "o.jsonl", device="cpu")
+    answer_files(PredictSettings(model=folder, files=(file,), precision="fp32"), tmp_path / "o.jsonl", device="cpu")
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     found = Predictor(folder, text_column="body", **SAME)({"id": [7, 8, 9], "body": np.array(TEXTS, dtype=object)})
     assert list(found) == ["id", "label", "probabilities", "tokens", "cut"] and found.pop("id") == [7, 8, 9]
@@ -43,7 +42,7 @@ def test_it_gives_the_lines_of_linformer_predict(folder, file, tmp_path):
 def test_it_gives_the_vectors_of_linformer_embed(folder, file, tmp_path):
     for normalize in (True, False):
         settings = EmbedSettings(model=folder, files=(file,), precision="fp32", normalize=normalize)
-        embed_files(settings, tmp_path / "o.npy", device="cpu")
+        answer_files(settings, tmp_path / "o.npy", device="cpu")
         found = Predictor(folder, vectors=True, normalize=normalize, **SAME)({"text": TEXTS})
         assert list(found) == ["embedding", "tokens", "cut"] and found["cut"] == [False, False, True]
         assert found["embedding"].dtype == np.float32 and found["embedding"].shape == (3, 256)
@@ -86,7 +85,7 @@ def test_labels_are_predicted_where_the_model_is_sure_of_them(folder, file, tmp_
     highest = [max(record["probabilities"].values()) for record in usual]
     between = sorted(highest)[1] - 1e-6
     settings = PredictSettings(model=folder, files=(file,), precision="fp32", threshold=between, top_k=2)
-    predict_files(settings, tmp_path / "o.jsonl", device="cpu")
+    answer_files(settings, tmp_path / "o.jsonl", device="cpu")
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     for line, record, best in zip(lines, usual, highest, strict=True):
         assert line["label"] == (record["label"] if best > between else None)
@@ -121,7 +120,7 @@ def test_questions_are_columns_too(folder, tmp_path):
     found = predictor({"text": TEXTS, "asked": ["where?", "what mud?", "why?"]})
     assert list(found) == ["asked", "answer", "start", "end", "score", "tokens", "cut"]
     documents = [Document("", *each) for each in zip(TEXTS, found["asked"], strict=True)]
-    expected = TaskPredictor(model, tokenizer, batch_size=16, **SAME).predict(documents)
+    expected = TaskPredictor(model, tokenizer, batch_size=16, **SAME).answers(documents)
     assert found["score"] == [record["score"] for record in expected]
     with pytest.raises(InputError, match="no column 'asked' in a batch with 'text'"):
         predictor({"text": TEXTS})

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from torch_linformer.data.reading.collection import load_collection
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embed import EmbedSettings, embed_files
+from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerConfig
@@ -41,7 +41,7 @@ def vectors_of(run, texts, path):
     """What `linformer embed` writes of some texts."""
     file = written(path.with_suffix(".jsonl"), ("text",), [(text,) for text in texts])
     settings = EmbedSettings(model=str(run.folder), files=(file,), precision="fp32")
-    embed_files(settings, path.with_suffix(".npy"), device="cpu")
+    answer_files(settings, path.with_suffix(".npy"), device="cpu")
     return np.load(path.with_suffix(".npy"))
 
 
@@ -264,7 +264,7 @@ def test_words_of_a_document_are_those_of_all_of_it(worded, tmp_path):
     assert np.allclose(whole, vectors_of(worded, [short], tmp_path / "short"), atol=1e-6)
     file = written(tmp_path / "long.jsonl", ("text",), [(long,)])
     settings = EmbedSettings(model=str(worded.folder), files=(file,), overflow="windows", precision="fp32")
-    embed_files(settings, tmp_path / "long.npy", device="cpu")
+    answer_files(settings, tmp_path / "long.npy", device="cpu")
     (vector,) = np.load(tmp_path / "long.npy")
     assert ((vector[128:] != 0) == (sketch != 0)).all() and np.linalg.norm(vector) == pytest.approx(1)
 
@@ -306,7 +306,7 @@ def test_a_start_with_words_is_measured_with_them(worded, train_quickly, tmp_pat
 def test_parts_that_were_weighed_at_length_one_keep_it(worded, tmp_path):
     settings = EmbedSettings(model=str(worded.folder), files=(worded.options["test"],), normalize=False)
     with pytest.raises(InputError, match="--no-normalize: a part of these vectors is made of words"):
-        embed_files(settings, tmp_path / "v.npy", device="cpu")
+        answer_files(settings, tmp_path / "v.npy", device="cpu")
 
 
 def test_a_lexical_part_that_is_damaged(worded, tmp_path):
@@ -314,10 +314,10 @@ def test_a_lexical_part_that_is_damaged(worded, tmp_path):
     settings = EmbedSettings(model=str(folder.parent), files=(worded.options["test"],))
     (folder / "config.json").write_text('{"width": 512}')
     with pytest.raises(InputError, match="3_LexicalVector cannot be read"):
-        embed_files(settings, tmp_path / "v.npy", device="cpu")
+        answer_files(settings, tmp_path / "v.npy", device="cpu")
     (folder / "config.json").unlink()
     with pytest.raises(InputError, match=r"3_LexicalVector lacks config.json or model.safetensors"):
-        embed_files(settings, tmp_path / "v.npy", device="cpu")
+        answer_files(settings, tmp_path / "v.npy", device="cpu")
 
 
 @torch.no_grad()

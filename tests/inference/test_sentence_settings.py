@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Predictor
-from torch_linformer.inference.embed import EmbedSettings, embed_files
-from torch_linformer.inference.embedder import embedder_of
+from torch_linformer.inference.answer_files import EmbedSettings, answer_files
+from torch_linformer.inference.document_model import embedder_of
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerModel
@@ -49,7 +49,7 @@ def test_vectors_of_texts_as_the_folder_reads_them(prompted_embedder):
 def test_another_prompt_by_its_name(prompted_embedder, classifier_run, tmp_path):
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     files, told = (str(tmp_path / "t.jsonl"),), {"prompt_name": "query", "precision": "fp32"}
-    embed_files(EmbedSettings(model=str(prompted_embedder), files=files, **told), tmp_path / "v.npy", device="cpu")
+    answer_files(EmbedSettings(model=str(prompted_embedder), files=files, **told), tmp_path / "v.npy", device="cpu")
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected(prompted_embedder, TEXTS, "ice? "), atol=1e-5)
     message = "--prompt-name 'sea': no such prompt; the model's folder has 'passage', 'query'"
     with pytest.raises(InputError, match=message):

@@ -14,10 +14,8 @@ import torch
 
 from torch_linformer.errors import InputError
 from torch_linformer.inference import output_parts
-from torch_linformer.inference.embed import EmbedSettings, embed_files
-from torch_linformer.inference.engine import Engine
-from torch_linformer.inference.predict import PredictSettings, predict_files
-from torch_linformer.inference.worker_processes import in_processes
+from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
+from torch_linformer.inference.engines import Engine, in_processes
 
 NUMBER = 400
 SAME = {"device": "cpu", "batch_size": 1}  # sixteen documents at once
@@ -27,7 +25,7 @@ START = (
 )
 LOADS_FOR_EVER = """
 import time
-from torch_linformer.inference.worker_processes import in_processes
+from torch_linformer.inference.engines import in_processes
 
 class LoadsForEver:
     def __reduce__(self):
@@ -50,7 +48,7 @@ def two_threads():
 def whole(settings, tmp_path_factory):
     """What one process says and writes."""
     folder = tmp_path_factory.mktemp("whole")
-    return predict_files(settings, folder / "whole", max_errors=2, **SAME), folder / "whole"
+    return answer_files(settings, folder / "whole", max_errors=2, **SAME), folder / "whole"
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +105,7 @@ def test_workers_share_the_threads_and_end_when_nobody_waits(two_threads):
 
 
 def test_two_workers_write_the_rows_of_one_process(whole, settings, tmp_path, two_threads):
-    said = predict_files(settings, tmp_path / "two", max_errors=2, engine=Engine(workers=2), **SAME)
+    said = answer_files(settings, tmp_path / "two", max_errors=2, engine=Engine(workers=2), **SAME)
     assert said == whole[0] and said.startswith("400 documents") and ", 2 left out" in said
     assert_same(records_of(tmp_path / "two"), records_of(whole[1]))
     assert (whole[1] / "_errors.jsonl").read_text() == (tmp_path / "two" / "_errors.jsonl").read_text()
@@ -123,12 +121,12 @@ def test_a_killed_worker_ends_the_run_and_another_goes_on(whole, settings, tmp_p
             os.kill(workers[0].pid, signal.SIGKILL)
 
     with pytest.raises(InputError, match=r"^a worker process was killed, perhaps for lack of memory; .*--resume"):
-        predict_files(settings, tmp_path / "out", max_errors=2, engine=Engine(workers=2), on_document=kill, **SAME)
+        answer_files(settings, tmp_path / "out", max_errors=2, engine=Engine(workers=2), on_document=kill, **SAME)
     assert len(workers) == 2 and not any(worker.is_alive() for worker in workers)
     before = records_of(tmp_path / "out")
     assert 0 < len(before) < NUMBER
     torch.set_num_threads(1)
-    predict_files(settings, tmp_path / "out", max_errors=2, resume=True, **SAME)
+    answer_files(settings, tmp_path / "out", max_errors=2, resume=True, **SAME)
     assert records_of(tmp_path / "out")[: len(before)] == before
     assert_same(records_of(tmp_path / "out"), records_of(whole[1]))
 
@@ -147,7 +145,7 @@ def test_workers_end_with_a_command_that_is_killed(whole, settings, given, tmp_p
     process.kill()
     process.wait()
     assert_ended(children)
-    predict_files(settings, tmp_path / "out", max_errors=2, resume=True, **SAME)
+    answer_files(settings, tmp_path / "out", max_errors=2, resume=True, **SAME)
     assert_same(records_of(tmp_path / "out"), records_of(whole[1]))
 
 
@@ -176,11 +174,11 @@ def test_workers_end_with_a_command_that_is_killed_while_they_start():
 )
 def test_an_engine_that_is_not_there_is_refused(settings, tmp_path, options, problem, two_threads):
     with pytest.raises(InputError, match=f"^{problem}$"):
-        predict_files(settings, tmp_path / "out", engine=Engine(**options), **SAME)
+        answer_files(settings, tmp_path / "out", engine=Engine(**options), **SAME)
     assert not (tmp_path / "out").exists()
 
 
 def test_ray_reads_no_standard_input(settings, tmp_path):
     piped = EmbedSettings(model=settings.model, files=("-",))
     with pytest.raises(InputError, match="--engine ray reads files, which its workers can open, and no standard input"):
-        embed_files(piped, tmp_path / "out", engine=Engine(name="ray"), **SAME)
+        answer_files(piped, tmp_path / "out", engine=Engine(name="ray"), **SAME)

@@ -9,9 +9,8 @@ from transformers import AutoConfig, AutoTokenizer
 
 from torch_linformer.inference import Predictor
 from torch_linformer.models import LinformerForMaskedLM, LinformerForQuestionAnswering
+from torch_linformer.serving.answers import Limits, load_served
 from torch_linformer.serving.application import Application
-from torch_linformer.serving.limits import Limits
-from torch_linformer.serving.served_model import load_served
 
 
 def test_an_embedder_reads_texts_as_its_folder_says(prompted_embedder):

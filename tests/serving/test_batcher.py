@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from torch_linformer.serving.batcher import Batcher, BatchError
+from torch_linformer.serving.queues import Batcher, BatchError
 
 
 class Lengths:

@@ -17,8 +17,7 @@ import pytest
 from transformers import pipeline
 
 from torch_linformer.data.reading.streamed import Document
-from torch_linformer.inference.embedder import DocumentEmbedder
-from torch_linformer.inference.task_predictor import TaskPredictor
+from torch_linformer.inference.document_model import DocumentEmbedder, TaskPredictor
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 from .conftest import begin_request, read_response
@@ -40,8 +39,8 @@ def known(classifier_run):
     """What `linformer embed` and `linformer predict` make of the texts."""
     model, tokenizer = load_model(str(classifier_run.folder)), load_tokenizer(str(classifier_run.folder))
     documents = [Document("", text) for text in TEXTS]
-    vectors = [each.embedding for each in DocumentEmbedder(model, tokenizer, **SAME).embed(documents)]
-    return np.stack(vectors), list(TaskPredictor(model, tokenizer, **SAME).predict(documents))
+    vectors = [answer["embedding"] for answer in DocumentEmbedder(model, tokenizer, **SAME).answers(documents)]
+    return np.stack(vectors), list(TaskPredictor(model, tokenizer, **SAME).answers(documents))
 
 
 def test_embeddings_in_the_form_of_openai(served, known):

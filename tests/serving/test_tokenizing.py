@@ -3,17 +3,28 @@
 import asyncio
 
 import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.serving import tokenizing
-from torch_linformer.serving.tokenizing import Tokenizing
+from torch_linformer.serving import queues
+from torch_linformer.serving.queues import Tokenizing
+
+
+def make_tokenizer(kind):
+    if kind != "wordpiece":
+        return build_tokenizer(kind, ["wet grey mud of the white sand, ice and the sea"] * 9, max_length=32)
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[PAD]", "wet", "mud"])}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]")
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build_tokenizer("bpe:300", ["wet grey mud of the white sand, ice and the sea"] * 9, max_length=32)
+    return make_tokenizer("bpe:300")
 
 
 class Counted(DocumentEncoder):
@@ -46,6 +57,28 @@ def test_a_text_that_is_cut_costs_what_is_read_of_it(tokenizer):
     assert read["num_tokens"][0] > 24
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "is_decided"),
+    [
+        ("bytes", "a" * 400_000, True),
+        ("bpe:300", "a" * 400_000, True),
+        ("bpe:300", "wet mud " + "a" * 400_000, True),
+        ("wordpiece", "a" * 400_000, False),
+        ("wordpiece", "mud" + " " * 400_000 + "wet", False),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"overflow": "windows"}], ids=["cut", "windows"])
+def test_a_text_without_words_costs_what_may_be_read_of_it(kind, text, is_decided, options):
+    """Where its beginning has too few tokens to decide what is read, it counts as too long."""
+    encode, tokens = Counted(make_tokenizer(kind), 24, **options), 100 if options else 24
+    encode.characters = 0
+    (document,), read = windows(encode, [text])
+    assert encode.characters <= 3 * queues.MAX_CHARACTERS * tokens
+    assert text.startswith(document.text) and max(read["num_tokens"]) > tokens
+    if is_decided and not options:
+        assert read["input_ids"] == encode([text])["input_ids"]
+
+
 @pytest.mark.parametrize("options", [{"overflow": "windows"}, {"whole": True}], ids=["windows", "whole"])
 def test_where_all_is_read_no_more_is_tokenized_than_a_request_may_have(tokenizer, options):
     encode = Counted(tokenizer, 24, **options)
@@ -61,7 +94,7 @@ def test_where_all_is_read_no_more_is_tokenized_than_a_request_may_have(tokenize
 
 
 def test_turns_make_the_windows_of_one_call(tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizing, "TURN", 40)
+    monkeypatch.setattr(queues, "TURN", 40)
     texts = ["wet mud", "the sea " * 12, "ice", "white sand " * 400, "mud"]
     encode, checked = DocumentEncoder(tokenizer, 24, overflow="windows"), []
     _, read = windows(encode, texts, 10_000, lambda part: checked.append(part["document"]))
@@ -71,7 +104,7 @@ def test_turns_make_the_windows_of_one_call(tokenizer, monkeypatch):
 
 def test_requests_have_their_turns(tokenizer, monkeypatch):
     """A text that comes after a request of many is tokenized long before the last of these."""
-    monkeypatch.setattr(tokenizing, "TURN", 10)
+    monkeypatch.setattr(queues, "TURN", 10)
     encode, prepared = DocumentEncoder(tokenizer, 24), []
 
     async def run():

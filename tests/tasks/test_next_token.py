@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
+from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
-from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.language_modeling import CausalLanguageModeling, token_bytes

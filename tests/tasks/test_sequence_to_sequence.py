@@ -15,9 +15,9 @@ from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.errors import InputError
+from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
-from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks import sequence_to_sequence as seq2seq
@@ -132,7 +132,7 @@ def test_evaluation_gives_the_same_scores(run):
 
 def test_predictions_are_what_was_scored(run):
     predictor = TaskPredictor(load_model(str(run.folder)), load_tokenizer(str(run.folder)), batch_size=4, **SAME)
-    records = list(predictor.predict(Document(str(i), row["article"]) for i, row in enumerate(run.rows)))
+    records = list(predictor.answers(Document(str(i), row["article"]) for i, row in enumerate(run.rows)))
     assert [record["document"] for record in records] == [str(i) for i in range(30)]
     scores = seq2seq.target_metrics([row["summary"] for row in run.rows], [record["target"] for record in records])
     assert scores == pytest.approx({name: run.metrics[name] for name in scores})

@@ -17,10 +17,9 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embedder import embedder_of
+from torch_linformer.inference.document_model import TaskPredictor, embedder_of
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.predictor import Predictor
-from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.encoder_backbone import EncoderBackbone
@@ -178,7 +177,7 @@ def test_answers_and_tags_are_written(source_of, run_from, tmp_path):
         folder = tmp_path / task
         run_from(folder, source_of(kind), task)
         predictor = TaskPredictor(load_model(str(folder)), load_tokenizer(str(folder)), batch_size=5, **SAME)
-        (answer,) = predictor.predict([Document("Ann met the mayor in Rome .", "here", question)])
+        (answer,) = predictor.answers([Document("Ann met the mayor in Rome .", "here", question)])
         assert answer["tokens"] > 3 and ("answer" in answer) == (task == "qa")
 
 
@@ -415,7 +414,7 @@ def test_vectors_are_those_of_the_encoder(source_of, run_from, tmp_path):
     model, tokenizer = load_model(str(tmp_path / "run")), load_tokenizer(str(tmp_path / "run"))
     embedder = embedder_of(str(tmp_path / "run"), model, tokenizer, batch_size=2, **SAME)
     texts = ["warm sand", "wet mud the of grey " * 9]
-    vectors = [found.embedding for found in embedder.embed([Document(text, text) for text in texts])]
+    vectors = [answer["embedding"] for answer in embedder.answers([Document(text, text) for text in texts])]
     for text, vector in zip(texts, vectors, strict=True):
         hidden = model.linformer.body(**tokenizer(text, truncation=True, return_tensors="pt")).last_hidden_state
         mean = torch.nn.functional.normalize(hidden.mean(dim=1), dim=-1)

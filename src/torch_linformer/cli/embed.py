@@ -50,8 +50,8 @@ def embed(
     check_model(model)
     from rich.console import Console
 
-    from torch_linformer.inference.embed import EmbedSettings, embed_files
-    from torch_linformer.inference.engine import Engine
+    from torch_linformer.inference.answer_files import EmbedSettings, answer_files
+    from torch_linformer.inference.engines import Engine
     from torch_linformer.reporting.screen import Screen
 
     settings = EmbedSettings(
@@ -72,7 +72,7 @@ def embed(
     )
     screen = Screen(Console(stderr=True))
     with saying_how_to_go_on(resume), counting_documents(screen.console) as show:
-        sentence = embed_files(
+        sentence = answer_files(
             settings,
             output,
             resume=resume,

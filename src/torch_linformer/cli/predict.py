@@ -53,8 +53,8 @@ def predict(
     check_model(model)
     from rich.console import Console
 
-    from torch_linformer.inference.engine import Engine
-    from torch_linformer.inference.predict import PredictSettings, predict_files
+    from torch_linformer.inference.answer_files import PredictSettings, answer_files
+    from torch_linformer.inference.engines import Engine
     from torch_linformer.reporting.screen import Screen
 
     if output is None:
@@ -80,7 +80,7 @@ def predict(
     )
     screen = Screen(Console(stderr=True))
     with saying_how_to_go_on(resume) if output else nullcontext(), counting_documents(screen.console) as show:
-        sentence = predict_files(
+        sentence = answer_files(
             settings,
             output,
             resume=resume,

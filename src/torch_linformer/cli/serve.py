@@ -57,9 +57,8 @@ def serve(
     if truncate and overflow == "windows":
         raise ValueError("--truncate has no effect with --overflow windows, which cuts nothing")
     from torch_linformer.reporting.tables import printable
+    from torch_linformer.serving.answers import Limits, load_served
     from torch_linformer.serving.application import Application
-    from torch_linformer.serving.limits import Limits
-    from torch_linformer.serving.served_model import load_served
     from torch_linformer.serving.server import address, bind, connections_at_most
     from torch_linformer.serving.server import serve as answer_requests
 

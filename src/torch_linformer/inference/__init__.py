@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from torch_linformer.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from torch_linformer.inference.predictor import Predictor
-    from torch_linformer.inference.text_embedder import Embedder
+    from torch_linformer.inference.predictor import Embedder, Predictor
 
 __all__ = ["Embedder", "Predictor"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"Embedder": ".text_embedder", "Predictor": ".predictor"})
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, ".predictor"))

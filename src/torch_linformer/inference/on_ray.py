@@ -4,62 +4,59 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_linformer.data.reading.rows import ReadReport
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
+from torch_linformer.inference.document_model import BATCHES_AHEAD, Answer
 from torch_linformer.inference.output_parts import Gap
 from torch_linformer.inference.predictor import Columns, Predictor
-from torch_linformer.inference.window_reader import BATCHES_AHEAD
 from torch_linformer.opening.devices import resolve_device
+
+if TYPE_CHECKING:
+    from torch_linformer.inference.engines import InputDocuments
 
 BLOCK_BYTES = 2**20  # of texts in what a worker is given at once, and does again where one is killed
 
 
-class Groups(Protocol):
-    """Documents, which any worker can read."""
-
-    def groups(self, report: ReadReport, gaps: Sequence[Gap]) -> Iterator[Columns]:
-        """Those of the gaps, as columns."""
-
-
 def on_ray(
     predictor: Predictor,
-    given: Groups,
+    documents: "InputDocuments",
     report: ReadReport,
-    most: int,
+    max_errors: int,
     gaps: Sequence[Gap],
     workers: int,
     address: str | None,
-) -> Iterator[Columns]:
-    """The answers to documents as columns, in their order.
+) -> Iterator[list[Answer]]:
+    """The answers to documents, in their order, of a block of Ray at a time.
 
     One task reads, ``workers`` actors have a model each, and what one that dies was given is given to its successor.
-    The report, which takes ``most`` bad records, is brought up to date at the end.
+    The report, which takes ``max_errors`` bad records, is brought up to date at the end.
 
     Raises:
         InputError: Ray is not installed, or has too few processors.
     """
     with _ray(address, workers) as ray:
         noticed = ray.remote(num_cpus=0)(_Noticed).remote()
-        reading = _Reading(given, gaps, most, lambda found: ray.get(noticed.set.remote(found)))
+        reading = _Reading(documents, gaps, max_errors, lambda state: ray.get(noticed.set.remote(state)))
         everything = ray.data.from_items([{"all": 0}])
         everything.context.enable_progress_bars = False
         everything.context.execution_options.preserve_order = True
         everything.context.target_max_block_size = BLOCK_BYTES
         data = everything.map_batches(reading, num_cpus=0).map_batches(
             Predictor,
-            fn_constructor_args=(predictor.model,),
+            fn_constructor_args=(predictor.folder,),
             fn_constructor_kwargs=predictor.options,
             compute=ray.data.ActorPoolStrategy(size=workers),
-            batch_size=predictor.options["batch_size"] * BATCHES_AHEAD,
+            batch_size=predictor.batch_size * BATCHES_AHEAD,
             num_cpus=1,
-            num_gpus=1 if resolve_device(predictor.options["device"]) == "cuda" else None,
+            num_gpus=1 if resolve_device(predictor.device) == "cuda" else None,
         )
         for table in data.iter_batches(batch_size=None, batch_format="pyarrow"):
-            yield {name: table[name].to_pylist() for name in table.column_names}
+            yield table.to_pylist()
         report.replaced, report.empty, notes, problems, end = ray.get(noticed.get.remote())
         for note in notes:
             report.note(note)
@@ -69,6 +66,17 @@ def on_ray(
             raise InputError(end)
 
 
+def columns_of(group: Sequence[Document]) -> Columns:
+    """A group as columns, which Ray hands on: of its fields those that its documents have; words in place of a text."""
+    columns: Columns = {
+        "document": [document.where for document in group],
+        "text": [document.text if document.words is None else list(document.words) for document in group],
+        "id": [document.id for document in group],
+        "question": [document.question for document in group],
+    }
+    return {name: values for name, values in columns.items() if values[0] is not None}
+
+
 class _Enough(Exception):
     """More bad records than are taken."""
 
@@ -76,20 +84,22 @@ class _Enough(Exception):
 class _Reading:
     """A function for one task, which reads everything, or up to one bad record too many."""
 
-    def __init__(self, given: Groups, gaps: Sequence[Gap], most: int, notice: Callable[[Any], object]) -> None:
-        self.given, self.gaps, self.most, self.notice = given, gaps, most, notice
+    def __init__(
+        self, documents: "InputDocuments", gaps: Sequence[Gap], max_errors: int, notice: Callable[[Any], object]
+    ) -> None:
+        self.documents, self.gaps, self.max_errors, self.notice = documents, gaps, max_errors, notice
 
     def __call__(self, batch: Columns) -> Iterator[Columns]:
         problems: list[tuple[str, str]] = []
 
         def keep(where: str, problem: InputError) -> None:
             problems.append((where, str(problem)))
-            if len(problems) > self.most:
+            if len(problems) > self.max_errors:
                 raise _Enough
 
         report, end = ReadReport(on_bad=keep), None
         try:
-            yield from self.given.groups(report, self.gaps)
+            yield from map(columns_of, self.documents.groups(report, self.gaps))
         except _Enough:
             pass
         except InputError as problem:  # told, as Ray would put its own sentences around it
@@ -101,13 +111,13 @@ class _Noticed:
     """What the task has noticed; one that is done again says it again."""
 
     def __init__(self) -> None:
-        self.found: Any = None
+        self.state: Any = None
 
-    def set(self, found: Any) -> None:
-        self.found = found
+    def set(self, state: Any) -> None:
+        self.state = state
 
     def get(self) -> Any:
-        return self.found
+        return self.state
 
 
 @contextmanager

@@ -1,24 +1,47 @@
-"""A model folder as a function of columns, which can be sent to wherever it is to run."""
+"""A model folder as a function of texts, columns or documents, which can be sent to wherever it is to run."""
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, overload
 
 import numpy as np
 
-from torch_linformer.data.reading.records import TAGGED, TEXT, Record
+from torch_linformer.data.reading.records import TAGGED, Record
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embedder import DocumentEmbedder, Embedded, embedder_of
-from torch_linformer.inference.task_predictor import TaskPredictor
+from torch_linformer.inference.document_model import (
+    Answer,
+    DocumentEmbedder,
+    DocumentModel,
+    TaskPredictor,
+    embedder_of,
+    identity,
+)
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 Columns = dict[str, Any]
 
 
-class Predictor:
+@dataclass(kw_only=True, eq=False)
+class _Options:
+    """What `Predictor` and `Embedder` share."""
+
+    model: str | os.PathLike[str] = field(kw_only=False)
+    overflow: str = "cut"
+    stride: int | None = None
+    normalize: bool = True
+    prompt_name: str | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    batch_size: int = 16
+    compile: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class Predictor(_Options):
     """What ``linformer predict`` and ``linformer embed`` compute, as a function of texts or of columns.
 
     It is made of a name and numbers, so it can be built where it runs: it is what ``map_batches`` of Ray Data takes,
@@ -54,89 +77,76 @@ class Predictor:
         [{'label': 'complaint', 'probabilities': {...}, 'tokens': 7, 'cut': False}]
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        vectors: bool = False,
-        text_column: str = "text",
-        question_column: str | None = None,
-        overflow: str = "cut",
-        stride: int | None = None,
-        threshold: float | None = None,
-        top_k: int | None = None,
-        normalize: bool = True,
-        keep_empty: bool = False,
-        prompt_name: str | None = None,
-        device: str = "auto",
-        precision: str = "auto",
-        batch_size: int = 16,
-        compile: bool = False,
-    ) -> None:
-        if not vectors:
-            _check_no_vectors(normalize, keep_empty, prompt_name)
-        elif threshold is not None or top_k is not None:
+    vectors: bool = False
+    text_column: str = "text"
+    question_column: str | None = None
+    threshold: float | None = None
+    top_k: int | None = None
+    keep_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if self.vectors and (self.threshold is not None or self.top_k is not None):
             raise InputError("threshold and top_k are for predictions of labels: leave out vectors=True")
-        model = self.model = os.fspath(model)
-        self.options: dict[str, Any] = {
-            "vectors": vectors,
-            "text_column": text_column,
-            "question_column": question_column,
-            "overflow": overflow,
-            "stride": stride,
-            "threshold": threshold,
-            "top_k": top_k,
-            "normalize": normalize,
-            "keep_empty": keep_empty,
-            "prompt_name": prompt_name,
-            "device": device,
-            "precision": precision,
-            "batch_size": batch_size,
-            "compile": compile,
-        }
-        device = resolve_device(device)
-        shared: dict[str, Any] = {"overflow": overflow, "stride": stride, "batch_size": batch_size}
-        shared |= {"device": device, "precision": resolve_precision(precision, device)}
-        loaded, tokenizer = load_model(model), load_tokenizer(model)
-        self.notice = compile_backbone(loaded, device) if compile else ""
-        self._answers: DocumentEmbedder | TaskPredictor = (
-            embedder_of(model, loaded, tokenizer, normalize=normalize, prompt_name=prompt_name, **shared)
-            if vectors
-            else TaskPredictor(loaded, tokenizer, threshold=threshold, top_k=top_k, **shared)
+        if not self.vectors:
+            self._check_no_vectors()
+        device = resolve_device(self.device)
+        shared: dict[str, Any] = {"overflow": self.overflow, "stride": self.stride, "batch_size": self.batch_size}
+        shared |= {"device": device, "precision": resolve_precision(self.precision, device)}
+        model, tokenizer = load_model(self.folder), load_tokenizer(self.folder)
+        self.notice = compile_backbone(model, device) if self.compile else ""
+        self._model: DocumentModel = (
+            embedder_of(self.folder, model, tokenizer, normalize=self.normalize, prompt_name=self.prompt_name, **shared)
+            if self.vectors
+            else TaskPredictor(model, tokenizer, threshold=self.threshold, top_k=self.top_k, **shared)
         )
-        self.text_column = text_column
-        self.question_column = (question_column or "question") if self.record.usual.question else None
-        if question_column is not None and self.question_column is None:
+        self._asks = bool(self.record.usual.question)
+        if self.question_column is not None and not self._asks:
             raise InputError("questions are for models trained with --task qa; this one answers without")
+
+    @property
+    def folder(self) -> str:
+        """Where the model lies."""
+        return os.fspath(self.model)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All arguments but the model."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "model"}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy opens the folder where it is: weights are not sent."""
-        return partial(Predictor, self.model, **self.options), ()
+        return partial(Predictor, self.folder, **self.options), ()
 
     @property
     def record(self) -> Record:
         """What is read of a row of a user's table."""
-        return TEXT if isinstance(self._answers, DocumentEmbedder) else self._answers.record
+        return self._model.record
 
     @property
     def max_length(self) -> int:
         """Tokens of a text that are read at once."""
-        return self._answers.encode.max_length
+        return self._model.encode.max_length
 
     @property
     def width(self) -> int:
         """Numbers of a vector, with ``vectors=True``."""
-        if not isinstance(self._answers, DocumentEmbedder):
+        if not isinstance(self._model, DocumentEmbedder):
             raise InputError("width is that of vectors=True: a prediction has none")
-        return self._answers.width
+        return self._model.width
+
+    def answers(self, documents: Sequence[Document]) -> list[Answer]:
+        """The answers to some documents; the vector of one without text is NaN."""
+        texts = [document for document in documents if document.text]
+        answers = self._model.answer(texts, self._model.prepare(texts)) if texts else iter(())
+        return [next(answers) if document.text else self._nothing(document) for document in documents]
 
     @overload
     def __call__(self, batch: Mapping[str, Any]) -> Columns: ...
 
     @overload
-    def __call__(self, batch: Sequence[str]) -> list[dict[str, Any]]: ...
+    def __call__(self, batch: Sequence[str]) -> list[Answer]: ...
 
-    def __call__(self, batch: Mapping[str, Any] | Sequence[str]) -> Columns | list[dict[str, Any]]:
+    def __call__(self, batch: Mapping[str, Any] | Sequence[str]) -> Columns | list[Answer]:
         """The answers to some texts; or the columns of a batch without its texts, and the answers beside them.
 
         Args:
@@ -154,66 +164,109 @@ class Predictor:
         """
         if not isinstance(batch, Mapping):
             check_texts(batch)
-            answers = self({self.text_column: batch})
-            return [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)]
-        columns = {name: values for name, values in batch.items() if name != self.text_column}
-        texts = self._cells(batch, self.text_column)
-        asked = self._cells(batch, self.question_column) if self.question_column else [None] * len(texts)
-        documents = [self._document(*cells) for cells in enumerate(zip(texts, asked, strict=True))]
-        if not documents:
-            return columns
-        if isinstance(self._answers, TaskPredictor):
-            windows = self._answers.prepare(documents)
-            records = list(self._answers.answer(documents, windows))
-            names = dict.fromkeys(name for record in records for name in record if name not in ("document", "question"))
-            return {**columns, **{name: [record.get(name) for record in records] for name in names}}
-        return {**columns, **_vectors(self._answers, documents)}
+            columns = self({self.text_column: batch})
+            return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        others = {name: values for name, values in batch.items() if name != self.text_column}
+        answers = self.answers(self._documents(batch))
+        names = dict.fromkeys(name for answer in answers for name in answer if name not in ("document", "question"))
+        columns = {name: [answer.get(name) for answer in answers] for name in names}
+        if "embedding" in columns:
+            columns["embedding"] = np.stack(columns["embedding"])
+        return {**others, **columns}
 
-    def _cells(self, batch: Mapping[str, Any], column: str) -> list[Any]:
-        if column not in batch:
-            names = ", ".join(map(repr, batch.keys()))
-            raise InputError(f"no column {column!r} in a batch with {names}; name it with text_column, question_column")
-        return list(batch[column])
-
-    def _document(self, number: int, cells: tuple[Any, Any]) -> Document:
-        text, question = cells
-        if self.record is TAGGED and isinstance(text, list | tuple | np.ndarray):
-            words = tuple(text)
-            text = " ".join(words) if all(isinstance(word, str) and word for word in words) else None
-        else:
+    def _documents(self, batch: Mapping[str, Any]) -> list[Document]:
+        """The rows of a batch of columns."""
+        chosen = [self.text_column, *([self.question_column or "question"] if self._asks else [])]
+        for column in chosen:
+            if column not in batch:
+                names = ", ".join(map(repr, batch.keys()))
+                raise InputError(
+                    f"no column {column!r} in a batch with {names}; name it with text_column, question_column"
+                )
+        documents = []
+        for number, (text, *question) in enumerate(zip(*(batch[column] for column in chosen), strict=True)):
             words = None
-        if self.options["keep_empty"] and (text is None or (isinstance(text, str) and not text.strip())):
-            return Document("", "")
-        for column, cell in ((self.text_column, text), (self.question_column, question)):
-            if column is not None and (not isinstance(cell, str) or not cell.strip()):
-                raise InputError(f"row {number} of a batch: no text in column {column!r}, but {cell!r:.40}; filter it")
-        return Document("", text, question, words)
+            if self.record is TAGGED and isinstance(text, list | tuple | np.ndarray):
+                words = tuple(text)
+                text = " ".join(words) if all(isinstance(word, str) and word for word in words) else None
+            if self.keep_empty and (text is None or (isinstance(text, str) and not text.strip())):
+                documents.append(Document("", ""))
+                continue
+            for column, cell in zip(chosen, (text, *question), strict=True):
+                if not isinstance(cell, str) or not cell.strip():
+                    raise InputError(
+                        f"row {number} of a batch: no text in column {column!r}, but {cell!r:.40}; filter it"
+                    )
+            documents.append(Document("", text, question[0] if question else None, words))
+        return documents
+
+    def _nothing(self, document: Document) -> Answer:
+        vector = np.full(self.width, np.nan, dtype=np.float32)
+        return {**identity(document), "embedding": vector, "tokens": 0, "cut": False}
+
+    def _check_no_vectors(self) -> None:
+        """Raise an `InputError` for what only vectors have."""
+        if not self.normalize:
+            raise InputError("normalize=False is for vectors=True: a prediction has no length")
+        if self.keep_empty:
+            raise InputError("keep_empty=True is for vectors=True: there is no prediction without text")
+        if self.prompt_name is not None:
+            raise InputError("prompt_name is for vectors=True: what a task reads has no prompts")
+
+
+@dataclass(kw_only=True, eq=False)
+class Embedder(_Options):
+    """What ``linformer embed`` computes, as a function from texts to an array.
+
+    Args:
+        model: folder of a trained or adapted model, with or without a head, or a run of ``torch_linformer.train``.
+        overflow: how long texts are read: ``cut``, or ``windows``, whose vectors are averaged.
+        stride: tokens that neighboring windows share; a quarter of a window if None.
+        normalize: whether vectors have length 1.
+        prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
+            None.
+        device: ``auto`` takes a GPU if there is one.
+        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
+        batch_size: windows computed at once; a call may have any number of texts.
+        compile: whether torch.compile makes the kernels, which the first batches wait for.
+
+    Raises:
+        InputError: the folder holds no model, or an option is not for it.
+
+    Example:
+        >>> embedder = Embedder("runs/all-MiniLM-L6-v2-linformer")  # doctest: +SKIP
+        >>> embedder(["The parcel never came.", "Where is my order?"]).shape  # doctest: +SKIP
+        (2, 384)
+    """
+
+    def __post_init__(self) -> None:
+        self._predictor = Predictor(**{item.name: getattr(self, item.name) for item in fields(self)}, vectors=True)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a text that are read at once."""
+        return self._predictor.max_length
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        return self._predictor.width
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """The vectors of some texts, an array ``(texts, width)`` in float32.
+
+        Raises:
+            InputError: a text is empty, or this is one text and no list.
+        """
+        check_texts(texts)
+        if not len(texts):
+            return np.zeros((0, self.width), dtype=np.float32)
+        columns: Columns = self._predictor({"text": texts})
+        vectors: np.ndarray = columns["embedding"]
+        return vectors
 
 
 def check_texts(texts: Any) -> None:
     """Raise ``InputError`` for one text where a list of them is expected."""
     if isinstance(texts, str | bytes):
         raise InputError(f"a list of texts is needed, got one text: give [{texts!r:.40}]")
-
-
-def _check_no_vectors(normalize: bool, keep_empty: bool, prompt_name: str | None) -> None:
-    """Raise an `InputError` for what only vectors have."""
-    if not normalize:
-        raise InputError("normalize=False is for vectors=True: a prediction has no length")
-    if keep_empty:
-        raise InputError("keep_empty=True is for vectors=True: there is no prediction without text")
-    if prompt_name is not None:
-        raise InputError("prompt_name is for vectors=True: what a task reads has no prompts")
-
-
-def _vectors(embedder: DocumentEmbedder, documents: Sequence[Document]) -> Columns:
-    """The vectors of some documents as columns; one without text has NaN."""
-    texts = [document for document in documents if document.text]
-    rows = iter(embedder.answer(texts, embedder.prepare(texts)) if texts else ())
-    nothing = Embedded("", np.full(embedder.width, np.nan, dtype=np.float32), 0, False)
-    answers = [next(rows) if document.text else nothing for document in documents]
-    return {
-        "embedding": np.stack([answer.embedding for answer in answers]),
-        "tokens": [answer.tokens for answer in answers],
-        "cut": [answer.cut for answer in answers],
-    }

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
-Columns = dict[str, Any]
-
-_compute: Callable[[Columns], Columns]
+_compute: Callable[[Any], Any]
 
 
-def begin(functions: "Queue[Callable[[Columns], Columns]]", threads: int) -> None:
+def begin(functions: "Queue[Callable[[Any], Any]]", threads: int) -> None:
     """Make this process one that computes a function, the next of a queue, in so many threads.
 
     The libraries and the model that it needs take long to load, once it is taken out of the queue. A process that is
@@ -31,9 +29,9 @@ def begin(functions: "Queue[Callable[[Columns], Columns]]", threads: int) -> Non
     _compute = functions.get()
 
 
-def computed(batch: Columns) -> Columns:
-    """What the function makes of a batch of columns."""
-    return _compute(batch)
+def computed(group: Any) -> Any:
+    """What the function makes of a group of documents."""
+    return _compute(group)
 
 
 def _end_with_parent() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_linformer.serving.refusals import Refusal, no_model, quoted, wrong_value
+from torch_linformer.serving.responses import Refusal, no_model, quoted, wrong_value
 
 MOST_TEXTS = 2048  # of one request, as OpenAI has it
 EMBEDDINGS = "/v1/embeddings"  # OpenAI's form

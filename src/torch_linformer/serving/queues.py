@@ -1,4 +1,7 @@
-"""Windows of all requests in one queue, computed in batches of similar lengths."""
+"""What requests wait in: threads that make windows of their texts, in turns, and one that computes these in batches.
+
+No more of a text is tokenized than is read, and batches hold windows of similar lengths of all requests.
+"""
 
 import asyncio
 import heapq
@@ -6,11 +9,89 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from torch_linformer.inference.window_reader import BATCHES_AHEAD, Windows, join_windows, split_windows
+from torch_linformer.data.reading.streamed import Document
+from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.inference.document_model import BATCHES_AHEAD, Windows
 
+TURN = 16_384  # characters that are tokenized for a request before others have their turn: some 30 ms
+CHARACTERS = 8  # of a token, at first; where a text has longer ones, twice as many until they suffice,
+MAX_CHARACTERS = 64  # or until so many do not: such a text counts as too long
 ALIKE = 1.25  # how many times as long as another a window of the same batch may be (docs/log.md)
+
+T = TypeVar("T")
+Prepare = Callable[[Sequence[Document]], Windows]
+Check = Callable[[Windows], object]
+
+
+class Tokenizing:
+    """Two threads that tokenize: one for turns of few characters, the other for what cannot be divided into them.
+
+    What a request costs depends on the tokens that it may have, never on the length of its texts.
+    """
+
+    def __init__(self) -> None:
+        self._short, self._long = ThreadPoolExecutor(1, "tokenizer"), ThreadPoolExecutor(1, "tokenizer-long")
+
+    async def windows(
+        self, encode: DocumentEncoder, prepare: Prepare, documents: Sequence[Document], max_tokens: int, check: Check
+    ) -> tuple[list[Document], Windows]:
+        """The documents without what is not read of them, and their windows.
+
+        A document of which `MAX_CHARACTERS` a token are not enough counts as one of a token more than it may have.
+
+        Args:
+            encode: reads the texts, for
+            prepare: makes windows of some documents.
+            documents: of one request, with the same question if any.
+            max_tokens: that a request may have, where all of a text is read.
+            check: is given the windows of each turn, and raises where they are too many.
+        """
+        cuts = encode.overflow == "cut" and not encode.whole
+        tokens = encode.max_length if cuts else max_tokens
+        question = documents[0].question
+        if question is not None:
+            question, _ = await self._beginning(encode, question, encode.max_length)
+        read: list[Document] = []
+        turn: list[Document] = []
+        unread: set[int] = set()
+        parts: list[Windows] = []
+        characters = 0
+        for number, document in enumerate(documents):
+            text, decided = await self._beginning(encode, document.text, tokens)
+            turn.append(document._replace(text=text, question=question))
+            unread |= set() if decided else {number}
+            characters += len(text) + len(question or "")
+            if characters < TURN and number + 1 < len(documents):
+                continue
+            part = await self._run(characters, prepare, turn)
+            part["document"] = [len(read) + place for place in part["document"]]
+            part["num_tokens"] = [
+                max(count, tokens + 1) if place in unread else count
+                for place, count in zip(part["document"], part["num_tokens"], strict=True)
+            ]
+            check(part)
+            parts.append(part)
+            read += turn
+            turn, characters = [], 0
+        return read, join_windows(parts)
+
+    async def _beginning(self, encode: DocumentEncoder, text: str, tokens: int) -> tuple[str, bool]:
+        """As much of a text as decides its first tokens; or what is read of it, and that it does not decide them."""
+        characters = CHARACTERS * tokens
+        while len(text) > characters:
+            beginning = await self._run(characters, encode.beginning, text, tokens, characters)
+            if beginning is not None:
+                return beginning, True
+            if characters >= MAX_CHARACTERS * tokens:
+                return text[:characters], False
+            characters *= 2
+        return text, True
+
+    async def _run(self, characters: int, function: Callable[..., T], *args: Any) -> T:
+        thread = self._short if characters <= 2 * TURN else self._long
+        return await asyncio.get_running_loop().run_in_executor(thread, function, *args)
 
 
 class BatchError(Exception):
@@ -18,7 +99,7 @@ class BatchError(Exception):
 
 
 class Reader(Protocol):
-    """What a model makes of windows: a `WindowReader`."""
+    """What a model makes of windows: a `DocumentModel`."""
 
     def read(self, windows: Windows) -> Sequence[Any]:
         """What is kept of each window."""
@@ -140,3 +221,13 @@ class Batcher:
             heapq.heappush(self._queue, row)
         self.waiting -= len(batch)
         return batch
+
+
+def split_windows(windows: Windows) -> list[Windows]:
+    """Each window by itself."""
+    return [{name: [column[at]] for name, column in windows.items()} for at in range(len(windows["length"]))]
+
+
+def join_windows(parts: Sequence[Windows]) -> Windows:
+    """The windows of all parts, one part after the other."""
+    return {name: [row for part in parts for row in part[name]] for name in parts[0]}

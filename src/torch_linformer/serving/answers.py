@@ -1,0 +1,258 @@
+"""One trained model and what it answers over HTTP, by what ``linformer embed`` and ``linformer predict`` use."""
+
+import asyncio
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.data.reading.streamed import Document
+from torch_linformer.errors import InputError
+from torch_linformer.inference.document_model import (
+    Answer,
+    DocumentEmbedder,
+    DocumentModel,
+    TaskPredictor,
+    Windows,
+    embedder_of,
+    predicting_task,
+)
+from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.serving.queues import MAX_CHARACTERS, Batcher, Prepare, Tokenizing
+from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT, Asked
+from torch_linformer.serving.responses import Refusal, json_line, quoted, wrong_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a client may send; more is refused.
+
+    Attributes:
+        max_body: bytes of a request's body.
+        max_tokens: tokens of all texts of a request.
+        max_queue: requests that have begun and are not answered.
+        body_seconds: how long a body may take to come.
+        truncate: whether a text longer than the model reads is cut where the request does not say.
+        api_key: what clients must send as ``Authorization: Bearer``; None lets everybody in.
+    """
+
+    max_body: int = 8_000_000
+    max_tokens: int = 131_072
+    max_queue: int = 256
+    body_seconds: float = 30.0
+    truncate: bool = False
+    api_key: str | None = None
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that is loaded once for all that it does.
+
+    Attributes:
+        name: what clients call it.
+        tokenizer: of the model.
+        embedder: makes vectors, with any model.
+        predictor: predicts what the model's task is; None where it has no such task, because of
+        no_prediction: in words.
+    """
+
+    name: str
+    tokenizer: PreTrainedTokenizerFast
+    embedder: DocumentEmbedder
+    predictor: TaskPredictor | None
+    no_prediction: str
+
+    @property
+    def classifies(self) -> bool:
+        """Whether whole documents get labels."""
+        task = None if self.predictor is None else self.predictor.task
+        return task is not None and bool(task.names) and not task.offsets
+
+    @property
+    def asks(self) -> bool:
+        """Whether it answers questions about documents."""
+        return self.predictor is not None and bool(self.predictor.record.usual.question)
+
+    @property
+    def paths(self) -> list[str]:
+        """Where it can be asked."""
+        classify = [CLASSIFY] if self.classifies else []
+        return [EMBEDDINGS, EMBED, *classify, *([] if self.predictor is None else [PREDICT])]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a text that are read at once."""
+        return self.embedder.encode.max_length
+
+    def has_dimensions(self, number: int) -> bool:
+        """Whether vectors may have so many: all, or fewer where the configuration says that the first ones suffice.
+
+        It says so as vLLM reads it: ``matryoshka_dimensions`` lists them, or ``is_matryoshka`` allows any number.
+        """
+        config = self.embedder.encoder.config
+        fewer = getattr(config, "matryoshka_dimensions", None) or range(1, self.embedder.width)
+        cut = hasattr(config, "matryoshka_dimensions") or getattr(config, "is_matryoshka", False)
+        words = self.embedder.vectors.lexical is not None  # they stand at the end
+        return number == self.embedder.width or (bool(cut) and not words and number in fewer)
+
+
+def load_served(
+    folder: str,
+    *,
+    name: str | None = None,
+    overflow: str = "cut",
+    stride: int | None = None,
+    batch_size: int = 16,
+    device: str = "auto",
+    precision: str = "auto",
+) -> ServedModel:
+    """Load a model folder for serving; clients call it by ``name``, which is that of the folder if None."""
+    device = resolve_device(device)
+    same: dict[str, Any] = {
+        "overflow": overflow,
+        "stride": stride,
+        "device": device,
+        "precision": resolve_precision(precision, device),
+        "batch_size": batch_size,
+    }
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    predictor, no_prediction = None, ""
+    try:
+        predicting_task(model, tokenizer)
+    except InputError as error:
+        no_prediction = str(error)
+    else:
+        predictor = TaskPredictor(model, tokenizer, **same)
+    embedder = embedder_of(folder, model, tokenizer, **same)
+    return ServedModel(name or Path(folder).resolve().name, tokenizer, embedder, predictor, no_prediction)
+
+
+class Answerer:
+    """Tokenizes the texts of a request, has them computed, and puts the answer together.
+
+    Args:
+        model: what answers.
+        batcher: computes for it.
+        limits: of each request.
+    """
+
+    def __init__(self, model: ServedModel, batcher: Batcher, limits: Limits) -> None:
+        self.model, self.batcher, self.limits = model, batcher, limits
+        self.tokenizing = Tokenizing()
+
+    async def answer(self, asked: Asked, path: str) -> bytes:
+        """The answer to a request for ``path``, one of the model's; a `Refusal` where it asks for what there is not."""
+        ability, prepare = self._ability(asked, path)
+        texts = asked.texts or await self._decoded(asked.token_ids)
+        asked_documents = [Document("", text, asked.question) for text in texts]
+        total = 0
+
+        def check(windows: Windows) -> None:
+            nonlocal total
+            self._check_lengths(windows, asked, ability)
+            total += sum(windows["num_tokens" if ability.encode.whole else "length"])
+            longest = 0 if ability.encode.overflow == "cut" else max(windows["num_tokens"])
+            self._check_total(max(total, longest))
+
+        documents, windows = await self.tokenizing.windows(
+            ability.encode, prepare, asked_documents, self.limits.max_tokens, check
+        )
+        values = await self.batcher.values(ability, windows)
+        answers = ability.answer(documents, windows, values)
+        return await asyncio.to_thread(self._line, asked, path, answers, windows)
+
+    def _ability(self, asked: Asked, path: str) -> tuple[DocumentModel, Prepare]:
+        """What answers at a path, and what makes its windows."""
+        if path in (EMBEDDINGS, EMBED):
+            self._check_dimensions(asked)
+            self._check_prompt(asked)
+            return self.model.embedder, partial(self.model.embedder.prepare, prompt_name=asked.prompt_name)
+        assert self.model.predictor is not None
+        self._check_question(asked)
+        return self.model.predictor, self.model.predictor.prepare
+
+    async def _decoded(self, token_ids: Sequence[list[int]]) -> list[str]:
+        """The texts that the model's tokenizer makes of token ids."""
+        tokenizer, largest = self.model.tokenizer, max(map(max, token_ids))
+        self._check_total(sum(map(len, token_ids)))
+        if largest >= len(tokenizer):
+            message = f"token {largest} is none of this model's tokenizer, which has {len(tokenizer):,}; send its ids"
+            raise wrong_value("input", f"{message}, or texts")
+        return await asyncio.to_thread(tokenizer.batch_decode, list(token_ids), skip_special_tokens=True)
+
+    def _line(self, asked: Asked, path: str, answers: Iterable[Answer], windows: Windows) -> bytes:
+        """The JSON of an answer."""
+        data: list[Any]
+        if path == EMBED:
+            return json_line([_vector(answer, asked) for answer in answers])
+        if path == EMBEDDINGS:
+            data = [{"object": "embedding", "embedding": _vector(answer, asked)} for answer in answers]
+        else:
+            data = [{name: value for name, value in record.items() if name != "document"} for record in answers]
+            for record, read in zip(data, windows["length"], strict=False):  # a text that is cut has one window
+                record["tokens"] = read if record["cut"] else record["tokens"]  # the rest is not counted
+        ids = [{}] * len(data) if asked.ids is None else [{"id": name} for name in asked.ids]
+        data = [
+            {"index": number, **name, **answer} for number, (name, answer) in enumerate(zip(ids, data, strict=True))
+        ]
+        tokens = sum(windows["length"])
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return json_line({"object": "list", "data": data, "model": self.model.name, "usage": usage})
+
+    def _check_dimensions(self, asked: Asked) -> None:
+        if asked.dimensions is not None and not self.model.has_dimensions(asked.dimensions):
+            width = self.model.embedder.width
+            message = f"vectors of this model have {width} dimensions, not {asked.dimensions}; leave dimensions out"
+            raise wrong_value("dimensions", message)
+
+    def _check_prompt(self, asked: Asked) -> None:
+        prompts = self.model.embedder.settings.prompts
+        if asked.prompt_name is not None and asked.prompt_name not in prompts:
+            known = ", ".join(map(repr, prompts)) or "none"
+            raise wrong_value("prompt_name", f"no prompt {quoted(asked.prompt_name)}; this model has {known}")
+
+    def _check_question(self, asked: Asked) -> None:
+        if self.model.asks and asked.question is None:
+            raise wrong_value("question", "question is missing: this model answers one about each text")
+        if asked.question is not None and not self.model.asks:
+            message = "questions are for models trained with --task qa; this one answers without"
+            raise wrong_value("question", message)
+
+    def _check_lengths(self, windows: Windows, asked: Asked, ability: DocumentModel) -> None:
+        cuts, longest = ability.encode.overflow == "cut", ability.encode.max_length
+        if asked.truncate and not cuts:
+            message = "this server reads long texts as windows and cuts nothing; leave truncate out"
+            raise wrong_value("truncate", message)
+        truncate = self.limits.truncate if asked.truncate is None else asked.truncate
+        rows = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
+        for number, tokens, read in rows:
+            if cuts and not truncate and tokens > longest:
+                size = f"tokens than the {longest:,} that the model reads"
+                if read < longest:  # all of its beginning: see Tokenizing
+                    size = f"characters than {MAX_CHARACTERS} for each of the {longest:,} tokens that the model reads"
+                message = f'input[{number}] has more {size}; send less of it, or "truncate": true'
+                raise Refusal(413, message, code="context_length_exceeded", param="input")
+
+    def _check_total(self, tokens: int) -> None:
+        if tokens > self.limits.max_tokens:
+            message = f"the texts have more tokens than the {self.limits.max_tokens:,} of a request; send fewer at once"
+            raise Refusal(413, message, code="too_many_tokens", param="input")
+
+
+def _vector(answer: Answer, asked: Asked) -> list[float] | str:
+    whole = answer["embedding"]
+    vector = whole[: asked.dimensions]
+    if not np.isfinite(vector).all():
+        raise ValueError("the model made a vector that is not finite")
+    if len(vector) < len(whole):
+        vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+    if asked.as_base64:
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    numbers: list[float] = vector.tolist()
+    return numbers
