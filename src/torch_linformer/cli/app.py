@@ -11,7 +11,6 @@ from typer.core import TyperCommand
 
 from torch_linformer import __version__
 from torch_linformer.cli.adapt import adapt
-from torch_linformer.cli.embed import embed
 from torch_linformer.cli.evaluate import evaluate
 from torch_linformer.cli.explaining import explain
 from torch_linformer.cli.export import export
@@ -20,7 +19,7 @@ from torch_linformer.cli.grouped_help import GroupedCommand
 from torch_linformer.cli.import_ import import_
 from torch_linformer.cli.info import info
 from torch_linformer.cli.inspect_ import inspect_
-from torch_linformer.cli.predict import predict
+from torch_linformer.cli.predict_and_embed import embed, predict
 from torch_linformer.cli.serve import serve
 from torch_linformer.cli.spectrum import spectrum
 from torch_linformer.cli.started_by import processes_started, speaks_for_all

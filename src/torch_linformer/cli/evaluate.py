@@ -1,31 +1,30 @@
 """``linformer evaluate``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from torch_linformer.cli import options
 from torch_linformer.cli.missing_paths import check_data, check_model
 
+_READING = {
+    **options.READING,
+    "label_column": (options.LabelColumn, None),
+    "question_column": (options.QuestionColumn, None),
+    "source_column": (options.SourceColumn, None),
+    "target_column": (options.TargetColumn, None),
+    "query_column": (options.QueryColumn, None),
+    "document_column": (options.DocumentColumn, None),
+}
 
+
+@options.showing(_READING)
 def evaluate(
     model: options.Model,
     data: Annotated[str, typer.Option(help="documents with labels, as for linformer train")],
-    text_column: options.TextColumn = None,
-    encoding: options.Encoding = None,
-    delimiter: options.Delimiter = None,
-    quoting: options.Quoting = "auto",
-    header: options.Header = None,
-    text_folder: options.TextFolder = None,
-    max_errors: options.MaxErrors = 0,
-    label_column: options.LabelColumn = None,
-    question_column: options.QuestionColumn = None,
-    source_column: options.SourceColumn = None,
-    target_column: options.TargetColumn = None,
     documents: options.Documents = None,
-    query_column: options.QueryColumn = None,
-    document_column: options.DocumentColumn = None,
+    max_errors: options.MaxErrors = 0,
     max_length: Annotated[
         int | None, typer.Option(min=4, help="maximum input length in tokens  [that of the model]")
     ] = None,
@@ -36,6 +35,7 @@ def evaluate(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     debug: options.Debug = False,
+    **reading: Any,
 ) -> None:
     """Score a trained model on documents of its task."""
     check_model(model)
@@ -55,20 +55,7 @@ def evaluate(
         model,
         data,
         documents=documents,
-        options=DataOptions(
-            text_column=text_column,
-            label_column=label_column,
-            question_column=question_column,
-            source_column=source_column,
-            target_column=target_column,
-            query_column=query_column,
-            document_column=document_column,
-            encoding=encoding,
-            delimiter=delimiter,
-            quoting=quoting,
-            header=header,
-            text_folder=text_folder,
-        ),
+        options=DataOptions(**reading),
         max_errors=max_errors,
         max_length=max_length,
         overflow=overflow,

@@ -1,6 +1,8 @@
 """Options that several commands share."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -48,6 +50,32 @@ Compile = Annotated[
     typer.Option("--compile", help="use torch.compile: the first batches are slow; slower on every CPU measured"),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+
+# What several commands hand on as it is, by its name in `DataOptions`: the option, and its default.
+READING: dict[str, tuple[Any, Any]] = {
+    "text_column": (TextColumn, None),
+    "encoding": (Encoding, None),
+    "delimiter": (Delimiter, None),
+    "quoting": (Quoting, "auto"),
+    "header": (Header, None),
+    "text_folder": (TextFolder, None),
+}
+
+
+def showing(shared: Mapping[str, tuple[Any, Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Show these options as the last keywords of a command that takes any."""
+
+    def show(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command)
+        *own, _ = signature.parameters.values()
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in shared.items()
+        ]
+        vars(command)["__signature__"] = signature.replace(parameters=[*own, *keywords])
+        return command
+
+    return show
 
 
 def positive_numbers(option: str, text: str, example: str = "512,1024") -> tuple[int, ...]:
