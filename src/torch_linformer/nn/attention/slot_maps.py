@@ -12,7 +12,7 @@ from torch_linformer.functional.slots.dense import check_length, compress, compr
 from torch_linformer.functional.slots.pooling import Pooled
 from torch_linformer.nn.attention.source import HeadMaps, Pair, Source
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
-from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linear_on_sums
+from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linears_on_sums
 from torch_linformer.nn.options import DEFAULTS, DENSE
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -190,7 +190,7 @@ class SlotMaps(NamedTuple):
         """Keys and values ``(B, H, K, D)``, ``(Eᵀ X) W + (Eᵀ m) bᵀ``, from the slots ``(B, K, C)`` of the inputs."""
         linears = maps.key, maps.value
         if masses is not None:
-            mapped = [run_linear_on_sums(*call) for call in zip(linears, slots, masses, strict=True)]
+            mapped = run_linears_on_sums(linears, slots, masses)
         else:
             mapped = [run_linear(linear, x) for linear, x in zip(linears, slots, strict=True)]
             if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
