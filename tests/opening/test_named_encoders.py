@@ -29,7 +29,7 @@ def test_without_the_extra_the_line_to_install_it(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if "site-packages" not in place])
     monkeypatch.delitem(sys.modules, PACKAGE, raising=False)
-    for take in (encoder_folder, load_encoder, lambda name: TrainSettings(from_model=name)):
+    for take in (encoder_folder, load_encoder, lambda name: TrainSettings.of(from_model=name)):
         with pytest.raises(InputError, match=MISSING):
             take("minilm")
 
@@ -39,6 +39,6 @@ def test_adapt_and_train_take_the_name(minilm_package, tmp_path):
     assert (original.path, original.sentences) == ("minilm", True)
     copy_sentence_modules("minilm", tmp_path, max_length=32)
     assert (tmp_path / "modules.json").is_file()
-    assert TrainSettings(from_model="minilm").from_model == str(minilm_package)
+    assert TrainSettings.of(from_model="minilm").from_model == str(minilm_package)
     (tmp_path / "adaptation.json").write_text(json.dumps({"source": "minilm"}))
     assert original_of(str(tmp_path)) == str(minilm_package)

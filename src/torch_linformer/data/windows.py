@@ -16,7 +16,6 @@ from torch_linformer.errors import InputError
 
 _BATCH_BYTES = 4_000_000  # text per batch; an encoding takes about a hundred bytes of memory a token
 _BEYOND = 32  # tokens before a cut that may not be those of the whole text
-_ENDLESS = 1_000  # characters of a word that is read as its beginning; WordPiece has one token for more than 100
 
 
 class DocumentEncoder:
@@ -130,18 +129,15 @@ class DocumentEncoder:
     def beginning(self, text: str, tokens: int, characters: int) -> str | None:
         """The beginning of a text, of so many characters at most, whose first `tokens` ids are those of the whole text.
 
-        It ends between words, or, in a word without end, so many tokens beyond these that none of them depends on what
-        follows. None where these characters have too few tokens. The time does not depend on the length of the text.
+        It ends between words: pieces of a word may depend on all of it. None where these characters have too few tokens
+        before their last word. The time does not depend on the length of the text.
         """
         if len(text) <= characters:
             return text
         (encoding,) = self._encode([text[:characters]], fast=False)
         words = encoding.word_ids
         last = words.index(words[-1]) if words else 0  # this word may go on, and then have other tokens
-        if last >= tokens + _BEYOND:
-            return text[: encoding.offsets[last][0]]
-        is_endless = bool(words) and characters - encoding.offsets[last][0] > _ENDLESS
-        return text[:characters] if is_endless and len(words) >= tokens + _BEYOND else None
+        return text[: encoding.offsets[last][0]] if last >= tokens + _BEYOND else None
 
     def count(self, text: str) -> tuple[int, int]:
         """Tokens and words of a text."""
