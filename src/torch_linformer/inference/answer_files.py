@@ -6,18 +6,20 @@ The answers lie in parts until all are there, so that an interrupted run can go 
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import given_files
 from torch_linformer.errors import InputError
 from torch_linformer.inference.answer_formats import LINES, VECTORS, AnswerFormat, json_line
+from torch_linformer.inference.document_model import Answer
 from torch_linformer.inference.engines import Engine, InputDocuments
 from torch_linformer.inference.output_parts import is_folder_of_parts, parts_of, run_identity
 from torch_linformer.inference.predictor import Predictor
@@ -150,27 +152,49 @@ def answer_files(
     documents = InputDocuments(
         settings.files, predictor.record, settings.reading, question, batch_size, keep_empty=predictor.keep_empty
     )
-    if not in_parts:
-        report = bad_record_report(None, max_errors, say)
-        written = cut = 0
-        with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as stream:
-            for answer in chain.from_iterable(engine.answers(predictor, documents, report)):
-                stream.write(json_line(answer))
-                written, cut = written + 1, cut + answer["cut"]
-                on_document(written)
-            stream.flush()
-        if not written:
-            raise no_text(settings, report)
-        return settings.format.said(written, cut, predictor.max_length, report)
-    assert output is not None
+    if in_parts:
+        answering = partial(engine.answers, predictor, documents)
+        return _written_in_parts(
+            settings, cast(Path, output), answering, predictor.max_length, resume, max_errors, on_document, say
+        )
+    report = bad_record_report(None, max_errors, say)
+    written, cut = _stream(chain.from_iterable(engine.answers(predictor, documents, report)), output, on_document)
+    if not written:
+        raise no_text(settings, report)
+    return settings.format.said(written, cut, predictor.max_length, report)
+
+
+def _stream(answers: Iterable[Answer], output: Path | None, on_document: Callable[[int], object]) -> tuple[int, int]:
+    """Write lines to a pipe, or to standard output; returns how many, and how many documents were cut."""
+    written = cut = 0
+    with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as stream:
+        for answer in answers:
+            stream.write(json_line(answer))
+            written, cut = written + 1, cut + answer["cut"]
+            on_document(written)
+        stream.flush()
+    return written, cut
+
+
+def _written_in_parts(
+    settings: FilesSettings,
+    output: Path,
+    answering: Callable[..., Iterable[Sequence[Answer]]],
+    max_length: int,
+    resume: bool,
+    max_errors: int,
+    on_document: Callable[[int], object],
+    say: Callable[[str], object],
+) -> str:
+    """Write answers in parts, of which a file is made at the end; returns the sentence of :func:`answer_files`."""
     check_writable(output)
     with parts_of(output, run_identity(settings, model_digest(settings.model), settings.files), resume) as parts:
         for file, state in parts.damages:
             say(f"{file}: {state}; it is made anew")
         if parts.finished:
-            return settings.format.said(parts.documents, parts.cut, predictor.max_length, parts.report)
+            return settings.format.said(parts.documents, parts.cut, max_length, parts.report)
         report = bad_record_report(output, max_errors, say)
-        answers = engine.answers(predictor, documents, report, max_errors, parts.gaps)
+        answers = answering(report, max_errors, parts.gaps)
         for number, rows in parts.grouped(answers, on_document):
             parts.put(number, rows, settings.format.suffix, settings.format.write)
         if not parts.files:
@@ -178,7 +202,7 @@ def answer_files(
         if not is_folder_of_parts(output):
             settings.format.join(parts.files, output)
         parts.finish(report)
-    return settings.format.said(parts.documents, parts.cut, predictor.max_length, report)
+    return settings.format.said(parts.documents, parts.cut, max_length, report)
 
 
 def no_text(settings: FilesSettings, report: ReadReport, output: Path | None = None) -> InputError:
