@@ -1,4 +1,4 @@
-"""The suites of ``linformer bench``, by name."""
+"""The suites of `make bench`, by name."""
 
 from runner.suite import Suite
 from suites.attention import AttentionSuite

@@ -38,7 +38,7 @@ def test_a_whole_document():
             Section(heading="Second", figure="<svg/>", caption="What it shows."),
         ],
         settings={"--k": 1000},
-        command="linformer bench x",
+        command="linformer train x",
         figures={"one": b""},
     )
     assert render_markdown(report) == (
@@ -47,7 +47,7 @@ def test_a_whole_document():
         "## First\n\nOne.\n\nTwo.\n\n|  | ms |\n| --- | ---: |\n| ours | 1.5 |\n| theirs | – |\n\n"
         "## Second\n\nWhat it shows.\n\n"
         "## Settings\n\n|  |  |\n| --- | ---: |\n| --k | 1,000 |\n\n"
-        "![one](one.png)\n\n## Command\n\n```sh\nlinformer bench x\n```\n"
+        "![one](one.png)\n\n## Command\n\n```sh\nlinformer train x\n```\n"
     )
 
 

@@ -24,7 +24,7 @@ def settings(**changed):
 
 def results(**changed):
     facts = {"suite": "small", "settings": settings().as_options(), "machine": {"cores": "2"}}
-    return Results(**{**facts, "command": "linformer bench small", "date": "2026-11-21", **changed})
+    return Results(**{**facts, "command": "python benchmarks/run.py small", "date": "2026-11-21", **changed})
 
 
 def test_settings_are_told_as_options():
