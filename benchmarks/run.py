@@ -19,7 +19,9 @@ from runner.benchmark import run_benchmark
 from runner.results import Settings
 from runner.suite import Grid
 from suites import SUITES
+from torch_linformer.cli.explaining import explain
 from torch_linformer.cli.options import positive_numbers
+from torch_linformer.cli.resumable import saying_how_to_go_on
 from torch_linformer.opening.devices import require_compiler, resolve_device, why_not_compile
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -51,7 +53,6 @@ def bench(
     resume: Annotated[bool, typer.Option("--resume", help="resume an interrupted benchmark")] = False,
 ) -> None:
     """Measure a suite; rows, tables, figures and a page go into the output folder."""
-    command = f"python {shlex.join(sys.argv)}"
     try:
         chosen = SUITES[_one_of("SUITE", suite, SUITES)]
         device = resolve_device(device, among=("cuda", "cpu"))
@@ -68,12 +69,10 @@ def bench(
         settings = Settings(grid=grid, repeat=repeat or (3 if quick else 7), threads=threads)
         folder = output or Path("runs") / f"bench-{suite}"
         limit = chosen.minutes if minutes is None else minutes
-        run_benchmark(chosen, settings, folder, resume=resume, minutes=limit, command=command)
-    except KeyboardInterrupt:
-        print(f"stopped; to go on:  {command}{'' if resume else ' --resume'}", file=sys.stderr)
-        raise SystemExit(130) from None
-    except ValueError as error:
-        print(f"benchmarks: {error}", file=sys.stderr)
+        with saying_how_to_go_on(resume, start=f"python {shlex.quote(sys.argv[0])}") as command:
+            run_benchmark(chosen, settings, folder, resume=resume, minutes=limit, command=command)
+    except (ValueError, OSError) as error:
+        print(f"benchmarks: {explain(error)}", file=sys.stderr)
         raise SystemExit(2) from None
 
 

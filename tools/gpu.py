@@ -8,7 +8,6 @@ The folder holds `tests.txt` (what pytest printed), `bench/` (rows, tables and f
 how far they came. Status 1 where a test failed, or the suite.
 """
 
-import json
 import signal
 import subprocess
 import sys
@@ -19,6 +18,9 @@ from typing import Annotated
 
 import torch
 import typer
+
+from torch_linformer.measuring.machine import machine_and_versions
+from torch_linformer.reporting.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("tests/functional", "tests/nn", "tests/models", "tests/fuzz")
@@ -56,10 +58,7 @@ def main(
     suite = [sys.executable, "benchmarks/run.py", "gpu", f"--device={device}", f"--minutes={left:.2f}"]
     suite += [f"--output={(folder / 'bench').resolve()}", *(["--quick", "--no-compile"] if quick else [])]
     steps["bench"] = _run(suite, folder / "bench.txt", 60 * left + TO_STOP)
-    name = torch.cuda.get_device_name() if device == "cuda" else device
-    (folder / "session.json").write_text(
-        json.dumps({"device": name, "torch": torch.__version__, **steps}, indent=1) + "\n"
-    )
+    write_json(folder / "session.json", {"machine": machine_and_versions(device), **steps})
     for step, told in steps.items():
         print(f"{step}: {told['last line']} ({told['seconds']:.0f} s, status {told['status']})")
     print(f"results are in {folder}")

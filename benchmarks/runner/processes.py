@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from runner.suite import Case, Contender, Measurement, Suite
 from runner.timing import OUT_OF_MEMORY, Step, explain
-from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memory, mean_seconds, release_memory
+from torch_linformer.measuring.step import PeakMemory, die_first, limited_memory, mean_seconds, release_memory
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def fresh_processes(suite: Suite) -> ForkServerContext:
     try:
         forkserver.ensure_running()
     finally:
-        os.environ.pop("PYTHONPATH") if path is None else os.environ.update(PYTHONPATH=path)
+        del os.environ["PYTHONPATH"]
+        if path is not None:
+            os.environ["PYTHONPATH"] = path
         signal.pthread_sigmask(signal.SIG_SETMASK, before)  # here it arrives now
     return context
 

@@ -83,7 +83,7 @@ class Measurement:
         seconds: median of the timed rounds; None where it failed.
         spread: lower and upper quartile of the rounds, in seconds.
         repeats: timed rounds.
-        memory: bytes of peak memory, as :mod:`torch_linformer.measuring.memory` counts it.
+        memory: bytes of peak memory, as :mod:`torch_linformer.measuring.step` counts it.
         cache: as in :class:`Workload`.
         sent: bytes that a process gives to the others in a step, the most of all; None for one that is alone.
         messages: in how many collective operations and messages it does.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from runner.suite import Case, Contender, Measurement, Workload
-from torch_linformer.measuring.memory import limited_memory, mean_seconds
+from torch_linformer.measuring.step import limited_memory, mean_seconds
 
 OUT_OF_MEMORY = "out of memory"
 # Largest difference from the plain computation, as a share of the largest expected value.

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequ
 
 from torch_linformer.adaptation.comparison import TeacherComparison
 from torch_linformer.adaptation.objectives import Embeddings, Labels, MaskedWords, divergence, embed
-from torch_linformer.adaptation.teacher import Marks, Teacher
+from torch_linformer.adaptation.teacher_and_student import Marks, Teacher
 from torch_linformer.encoders.heads import head_logits
 from torch_linformer.errors import InputError
 

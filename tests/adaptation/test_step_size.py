@@ -14,7 +14,7 @@ from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_costs import measure_step
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.errors import InputError
-from torch_linformer.measuring.memory import SavedBytes
+from torch_linformer.measuring.step import SavedBytes
 from torch_linformer.training.training_screen import TrainingScreen
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torch_linformer.adaptation.teacher import Marks, Teacher
+from torch_linformer.adaptation.teacher_and_student import Marks, Teacher
 
 
 @pytest.fixture(scope="module")

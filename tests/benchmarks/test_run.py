@@ -137,12 +137,13 @@ def test_a_benchmark_and_what_its_folder_answers(start, refused, workplace):
     assert other == f"{there}another benchmark (--batch the suite's there, 2 here); name another folder"
 
 
-def test_ctrl_c_prints_how_to_go_on(start):
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_prints_how_to_go_on(start, sent, status):
     process = start("attention", *SMALL, "--output", "out here")
     for line in process.stdout:
         if " rows" in line:  # it has begun
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == status
     assert error == f"stopped; to go on:  python {RUN} attention {' '.join(SMALL)} --output 'out here' --resume\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_linformer.measuring.memory import limited_memory
+from torch_linformer.measuring.step import limited_memory
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 MEGABYTES = """
 import torch
-from torch_linformer.measuring.memory import PeakMemory
+from torch_linformer.measuring.step import PeakMemory
 parameters = [torch.zeros(50, 1_000_000, dtype=torch.uint8) + 1 for _ in range(4)]
 del parameters[2:]  # what building left in the allocator hides nothing
 peak = PeakMemory("cpu")

@@ -20,7 +20,7 @@ from torch_linformer.adaptation.comparison import TeacherComparison, WithoutSlot
 from torch_linformer.adaptation.distillation import DistillationTrainer
 from torch_linformer.adaptation.objectives import Outputs
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder
-from torch_linformer.adaptation.teacher import Marks, Teacher, build_student
+from torch_linformer.adaptation.teacher_and_student import Marks, Teacher, build_student
 from torch_linformer.adaptation.texts import LEAST_TEXTS, Part, prepare_texts
 from torch_linformer.data.parts import find_overlap
 from torch_linformer.data.windows import DocumentEncoder

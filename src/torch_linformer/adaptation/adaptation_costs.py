@@ -12,7 +12,7 @@ from torch_linformer.adaptation.distillation import DistillationTrainer
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import device_bytes
-from torch_linformer.measuring.memory import SavedBytes
+from torch_linformer.measuring.step import SavedBytes
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.reporting.tables import format_bytes, format_count, format_duration

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from torch_linformer.adaptation.objectives import Embeddings
-from torch_linformer.adaptation.teacher import Teacher
+from torch_linformer.adaptation.teacher_and_student import Teacher
 from torch_linformer.models.pooling import embed
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.opening import processes

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_report import RESULT
@@ -18,13 +18,12 @@ from torch_linformer.inference.export import FILES, export_model
 from torch_linformer.opening import processes
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.training.run_options import check_names, settings_of
+from torch_linformer.training.run_options import Function, check_names, settings_of, with_keywords
 from torch_linformer.training.train import train as run_training
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
 PathOrName = str | os.PathLike[str]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Exported(NamedTuple):
@@ -34,24 +33,16 @@ class Exported(NamedTuple):
     difference: float
 
 
-def _with_options(settings: type, *own: str) -> Callable[[Function], Function]:
-    """Show the fields of settings, but for those of ``own`` names, as the keywords of a function that takes any."""
-
-    def show(function: Function) -> Function:
-        signature = inspect.signature(function)
-        *named, _ = signature.parameters.values()
-        keywords = [
-            inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=item.type)
-            for item in dataclasses.fields(settings)
-            if item.name not in own
-        ]
-        function.__signature__ = signature.replace(parameters=[*named, *keywords])  # type: ignore[attr-defined]
-        return function
-
-    return show
+def _with_options(settings: type) -> Callable[[Function], Function]:
+    """Show the fields of settings, but for the data, as the keywords of a function that takes any."""
+    return with_keywords(
+        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=item.type)
+        for item in dataclasses.fields(settings)
+        if item.name != "data"
+    )
 
 
-@_with_options(TrainSettings, "data")
+@_with_options(TrainSettings)
 def train(
     data: PathOrName = "stdlib", *, resume: bool = False, screen: TrainingScreen | None = None, **options: Any
 ) -> Run:
@@ -85,7 +76,7 @@ def train(
     return Run(folder, {name: result[name] for name in HEADLINES[settings.task]}, result)
 
 
-@_with_options(AdaptSettings, "data")
+@_with_options(AdaptSettings)
 def adapt(
     source: PathOrName,
     data: PathOrName,

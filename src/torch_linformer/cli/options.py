@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING
+from torch_linformer.training.run_options import with_keywords
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="folder of a trained model")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
@@ -64,18 +65,10 @@ READING: dict[str, tuple[Any, Any]] = {
 
 def showing(shared: Mapping[str, tuple[Any, Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Show these options as the last keywords of a command that takes any."""
-
-    def show(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command)
-        *own, _ = signature.parameters.values()
-        keywords = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for name, (annotation, default) in shared.items()
-        ]
-        vars(command)["__signature__"] = signature.replace(parameters=[*own, *keywords])
-        return command
-
-    return show
+    return with_keywords(
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in shared.items()
+    )
 
 
 def positive_numbers(option: str, text: str, example: str = "512,1024") -> tuple[int, ...]:

@@ -43,13 +43,15 @@ def run_resumable(run: Callable[..., object], settings: type[RunOptions], option
 
 
 @contextmanager
-def saying_how_to_go_on(resume: bool) -> Iterator[str]:
+def saying_how_to_go_on(resume: bool, start: str | None = None) -> Iterator[str]:
     """The command as it was given; a signal ends it with the command that goes on, and the status of that signal.
 
-    Such are Ctrl-C (130), SIGTERM of a cluster (143) and SIGHUP of a terminal that was closed (129).
+    Such are Ctrl-C (130), SIGTERM of a cluster (143) and SIGHUP of a terminal that was closed (129). ``start`` is what
+    stands before the arguments, ``linformer`` or ``torchrun …`` if None.
     """
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    start = "linformer" if processes == "1" else f"torchrun --nproc-per-node {processes} -m torch_linformer.cli"
+    if start is None:
+        processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        start = "linformer" if processes == "1" else f"torchrun --nproc-per-node {processes} -m torch_linformer.cli"
     command = f"{start} {shlex.join(sys.argv[1:])}"
     with _stopped_by(signal.SIGTERM, signal.SIGHUP):
         try:

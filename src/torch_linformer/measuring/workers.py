@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from statistics import fmean, median
 from typing import Any
 
-from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memory, mean_seconds
+from torch_linformer.measuring.step import PeakMemory, die_first, limited_memory, mean_seconds
 
 TURNS = 3  # timed, after one that is not
 PATIENCE = 120.0  # seconds for a turn; a step that takes longer, as full attention can, counts as one that failed

@@ -40,7 +40,7 @@ class ModelStep:
 
 @dataclass(frozen=True)
 class StepCost:
-    """Tokens per second, and peak memory beyond the parameters and the batch (:mod:`torch_linformer.measuring.memory`).
+    """Tokens per second, and peak memory beyond the parameters and the batch (:mod:`torch_linformer.measuring.step`).
 
     For a training step that is the peak of its activations, gradients and AdamW's state together.
     """

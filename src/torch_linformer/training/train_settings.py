@@ -159,11 +159,8 @@ class TrainSettings(DataSettings):
         check_fsdp(self)
         if self.compile:
             self._check_compiled()
-        self.check_derived()
-
-    def check_derived(self) -> tuple[object, ...]:
-        """What follows from several options; raises ``InputError`` for what it cannot follow from."""
-        return self.names, self.slots, self.reading
+        # Each raises InputError for options that it cannot be made of.
+        _ = self.names, self.slots, self.reading
 
     @classmethod
     def of(cls, **options: Any) -> Self:

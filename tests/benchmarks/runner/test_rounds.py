@@ -3,14 +3,14 @@
 import pytest
 
 from runner.timing import calls_in_a_round
-from torch_linformer.measuring import memory as timing
+from torch_linformer.measuring import step as measuring
 
 
 @pytest.fixture
 def step(monkeypatch):
     """A function: a step whose calls take the given seconds, the last of them forever on."""
     clock = [0.0]
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: clock[0])
 
     def make(*seconds):
         calls = []
@@ -25,7 +25,7 @@ def step(monkeypatch):
 
 
 def test_the_mean_of_several_calls(step):
-    assert timing.mean_seconds(step(1.0, 3.0), "cpu", calls=2) == pytest.approx(2.0)
+    assert measuring.mean_seconds(step(1.0, 3.0), "cpu", calls=2) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("first", [(), (2.0,), (0.01, 0.04, 0.02)])

@@ -1,8 +1,9 @@
-"""Peak memory, which everywhere here means: the most that steps hold at once, beyond what was held before the first.
+"""What steps take: their seconds, on a device that may still be computing when a call has returned, and peak memory.
 
-Libraries, parameters and inputs are held before and do not count; activations, gradients, temporary results and the
-state of an optimizer do. Measure in a fresh process: in one that ran similar steps before, memory that the allocator
-kept would hide those of the steps.
+Peak memory means everywhere here: the most that steps hold at once, beyond what was held before the first. Libraries,
+parameters and inputs are held before and do not count; activations, gradients, temporary results and the state of an
+optimizer do. Measure in a fresh process: in one that ran similar steps before, memory that the allocator kept would
+hide those of the steps.
 """
 
 import contextlib
