@@ -26,6 +26,9 @@ MEASURED = 1024  # tokens of each of the two texts: more than are read exactly, 
 PASSING = 1.7
 MEMORY_SHARE = 0.8  # of the free memory
 STATE = 3  # numbers beside each parameter: its gradient and the two of AdamW
+TIME_SHARE = 0.1  # of the time of the distillation that measuring takes at most
+LEAST_SECONDS = 30.0  # processes take ten to start
+Pair = tuple[StepCost | None, StepCost | None]  # of the model, and of the same one with full attention
 
 
 @dataclass(frozen=True)
@@ -107,12 +110,6 @@ def _measured(trainer: DistillationTrainer, rows: list[Any], precision: str) -> 
     tokens = batch["input_ids"].numel()
     base: Any = trainer.teacher.model.config
     return saved.bytes / tokens, 4.0 * base.num_hidden_layers * base.hidden_size, seconds / tokens
-
-
-TIME_SHARE = 0.1  # of the time of the distillation that measuring takes at most
-LEAST_SECONDS = 30.0  # processes take ten to start
-
-Pair = tuple[StepCost | None, StepCost | None]  # of the model, and of the same one with full attention
 
 
 @dataclass(frozen=True)

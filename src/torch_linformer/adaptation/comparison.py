@@ -20,6 +20,8 @@ from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.step_costs import StepCost
 
 GROUPS = 20  # of texts, each left out once, for the error of a difference
+ERRORS = 2  # standard errors from which a difference counts
+WORTHWHILE = 1.1  # times the distance (1 - cosine) without slots: that of many texts differs by less beyond its error
 
 
 class Gain(NamedTuple):
@@ -135,10 +137,6 @@ def _last_hidden_states(model: PreTrainedModel) -> Callable[[Tensor, Tensor], Te
         return hidden
 
     return read
-
-
-ERRORS = 2  # standard errors from which a difference counts
-WORTHWHILE = 1.1  # times the distance (1 - cosine) without slots: that of many texts differs by less beyond its error
 
 
 @dataclass(frozen=True)

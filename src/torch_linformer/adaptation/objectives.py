@@ -20,6 +20,8 @@ from torch_linformer.tasks.task import IGNORED
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel
 
 NEIGHBOURS = 10
+Outputs = dict[str, Tensor]  # what is compared of a model, by name, with a row for each text
+Batch = dict[str, Tensor]
 
 
 def embedding_scores(given: Tensor, wanted: Tensor) -> dict[str, float]:
@@ -49,10 +51,6 @@ def _nearest(similarities: Tensor) -> Tensor:
     others = similarities.clone().fill_diagonal_(-torch.inf)
     found = others.topk(min(NEIGHBOURS, len(others) - 1), dim=-1).indices
     return torch.zeros_like(others, dtype=torch.bool).scatter(-1, found, True)
-
-
-Outputs = dict[str, Tensor]  # what is compared of a model, by name, with a row for each text
-Batch = dict[str, Tensor]
 
 
 class Embeddings:

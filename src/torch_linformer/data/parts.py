@@ -13,6 +13,12 @@ from datasets import Dataset
 from torch_linformer.errors import InputError
 from torch_linformer.reporting.tables import format_count
 
+GROUP = "group"  # the column of what documents have in common: their author, patient or thread
+_READ = ("text", "question", "label")  # the columns compared, as far as there are any
+_COMMON = {GROUP: "groups", "queries": "queries", "text": "contexts"}  # what documents may share, by its column
+_ROUNDING = 1e-6  # of a sum of squares of documents
+_Ints = npt.NDArray[np.int64]
+
 
 def content_digest(parts: Mapping[str, Dataset]) -> str:
     """A digest of the texts, labels and other columns of some parts of the documents, by their names, in their order.
@@ -26,11 +32,6 @@ def content_digest(parts: Mapping[str, Dataset]) -> str:
         for batch in part.iter(batch_size=1000):
             digest.update(json.dumps([batch[column] for column in columns]).encode())
     return digest.hexdigest()
-
-
-GROUP = "group"  # the column of what documents have in common: their author, patient or thread
-_READ = ("text", "question", "label")  # the columns compared, as far as there are any
-_COMMON = {GROUP: "groups", "queries": "queries", "text": "contexts"}  # what documents may share, by its column
 
 
 class Overlap(NamedTuple):
@@ -102,11 +103,6 @@ def _values(part: Dataset, column: str) -> set[int]:
     batches = part.select_columns(column).iter(batch_size=1000)
     rows = (value for batch in batches for value in batch[column])
     return {hash(value) for row in rows for value in (row if isinstance(row, list) else [row])}
-
-
-_ROUNDING = 1e-6  # of a sum of squares of documents
-
-_Ints = npt.NDArray[np.int64]
 
 
 def parse_part(value: str) -> float | str:

@@ -23,6 +23,22 @@ REFUSED = {
     "linear_encoder": "is linear already",
 }
 OWN_ATTENTION = {"mpnet": "torch_linformer.encoders.mpnet"}  # what stands there finds and replaces their modules
+Place = Literal["states", "attention"]
+NAMES: dict[Place, tuple[str, ...]] = {
+    "states": (
+        "hidden_dropout_prob",
+        "hidden_dropout",
+        "dropout",
+        "embedding_dropout",
+        "mlp_dropout",
+        "activation_dropout",
+        "esm_input_dropout",
+    ),
+    "attention": ("attention_probs_dropout_prob", "attention_dropout"),
+}
+FIELD = "max_position_embeddings"
+TABLES = ("position_embeddings.weight",)  # the end of their names
+UNLIMITED = 1 << 20  # positions of models of images and sound, and of rotary models that do not tell
 
 
 def own_attention(family: str) -> ModuleType | None:
@@ -56,21 +72,6 @@ def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | No
         raise ValueError(f"{source} ({kind}): {RELATIVE}")
 
 
-Place = Literal["states", "attention"]
-NAMES: dict[Place, tuple[str, ...]] = {
-    "states": (
-        "hidden_dropout_prob",
-        "hidden_dropout",
-        "dropout",
-        "embedding_dropout",
-        "mlp_dropout",
-        "activation_dropout",
-        "esm_input_dropout",
-    ),
-    "attention": ("attention_probs_dropout_prob", "attention_dropout"),
-}
-
-
 def dropout_of(config: Any, place: Place) -> float:
     """The largest dropout of hidden states, or of the weights of attention."""
     return max((value for name in NAMES[place] if (value := getattr(config, name, None))), default=0.0)
@@ -81,11 +82,6 @@ def set_dropout(config: Any, place: Place, value: float) -> None:
     for name in NAMES[place]:
         if getattr(config, name, None) is not None:
             setattr(config, name, value)
-
-
-FIELD = "max_position_embeddings"
-TABLES = ("position_embeddings.weight",)  # the end of their names
-UNLIMITED = 1 << 20  # positions of models of images and sound, and of rotary models that do not tell
 
 
 @dataclass(frozen=True)

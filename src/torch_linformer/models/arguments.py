@@ -14,16 +14,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from torch_linformer.functional.padding import Padding
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def typed(decorator: Any) -> Callable[[F], F]:
-    """A decorator that keeps the signature of what it decorates, which its own annotations do not say."""
-    return cast(Callable[[F], F], decorator)
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
-
 # What every model hands on to its backbone.
 HANDED_ON = ("past_key_values", "use_cache", "output_hidden_states", "output_attentions", "return_dict")
 # What collators write about packed rows for attention kernels, beside the position_ids that say it all.
@@ -41,6 +33,11 @@ UNREAD = (
     *("special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"),
     *("token_embeddings", "sentence_embedding", "all_layer_embeddings"),
 )
+
+
+def typed(decorator: Any) -> Callable[[F], F]:
+    """A decorator that keeps the signature of what it decorates, which its own annotations do not say."""
+    return cast(Callable[[F], F], decorator)
 
 
 def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -36,6 +36,7 @@ _OF_TRANSFORMERS = {
     "auto_map",
     "experts_implementation",
 }
+BOOLS = {**dict.fromkeys(("true", "1", "y", "yes"), True), **dict.fromkeys(("false", "0", "n", "no"), False)}
 
 
 class CheckedKeywords:
@@ -52,9 +53,6 @@ class CheckedKeywords:
                 if name not in _OF_TRANSFORMERS:
                     refuse(name, f"{type(self).__name__}()", [field.name for field in fields(self)])  # type: ignore[arg-type]
         super().__post_init__(**kwargs)  # type: ignore[misc]  # of transformers, after this class
-
-
-BOOLS = {**dict.fromkeys(("true", "1", "y", "yes"), True), **dict.fromkeys(("false", "0", "n", "no"), False)}
 
 
 class OverriddenByText(PreTrainedConfig):

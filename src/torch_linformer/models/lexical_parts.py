@@ -14,6 +14,8 @@ from torch_linformer.functional.padding import Padding
 NOTHING = -1  # what a token without words counts as, and the pair of an empty bucket
 _PRIME = 2**31 - 1
 _MULTIPLIERS = (1_000_003, 998_244_353)  # of the two tokens of a pair; no product leaves the range of int64
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_COLUMN, _SIGN = 1_640_531_527, 1_103_515_245  # multipliers of a token; no product leaves the range of int64
 
 
 class LexicalFeatures(nn.Module):
@@ -158,10 +160,6 @@ def _resized(features: Tensor, tokens: int, wanted: int) -> Tensor:
     """``wanted`` rows of tokens, zeros where there were none, before those of pairs."""
     new = features.new_zeros(max(0, wanted - tokens), *features.shape[1:])
     return torch.cat([features[: min(tokens, wanted)], new, features[tokens:]])
-
-
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-_COLUMN, _SIGN = 1_640_531_527, 1_103_515_245  # multipliers of a token; no product leaves the range of int64
 
 
 class LexicalVector(LexicalFeatures):

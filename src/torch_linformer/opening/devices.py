@@ -21,6 +21,7 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # Of every model that is opened, whatever its file has: in half precision small steps of a training are lost, and CPUs
 # lack some operations. The precision decides what is computed in less.
 WEIGHTS = torch.float32
+SLOWER = "on a CPU an encoder took 69 s to compile, and then twice as long as without (docs/performance.md)"
 
 
 def resolve_device(name: str, among: Sequence[str] = DEVICES) -> str:
@@ -61,9 +62,6 @@ def _cpu_is_faster_in_bf16() -> bool:
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     by_vectors = capabilities.get("avx512_bf16") and "AMD" in capabilities.get("cpu_name", "")
     return bool(capabilities.get("amx_bf16") or by_vectors)
-
-
-SLOWER = "on a CPU an encoder took 69 s to compile, and then twice as long as without (docs/performance.md)"
 
 
 def why_not_compile(device: str) -> str | None:

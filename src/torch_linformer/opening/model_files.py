@@ -19,6 +19,16 @@ from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.reporting.files import file_state
 from torch_linformer.reporting.tables import format_bytes, format_count
 
+_INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_LEAST_BYTES = 0.5  # of a weight, in four bits
+_BYTES = 4  # of a weight in memory
+# What is read of a model folder; results that lie there too are none of it.
+_READ = re.compile(
+    r"(config|data|modules|config_sentence_transformers|sentence_\w+_config)\.json"
+    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|vocab\.txt|merges\.txt"
+    r"|.+\.(safetensors|bin|model|index\.json)"
+)
+
 
 def model_file(source: str, name: str) -> Path | None:
     """A file beside a model, in its folder or on the hub; None where there is none."""
@@ -29,11 +39,6 @@ def model_file(source: str, name: str) -> Path | None:
         return Path(hf_hub_download(source, name))
     except EntryNotFoundError:  # not in the repository; or, offline, not in the cache
         return None
-
-
-_INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_LEAST_BYTES = 0.5  # of a weight, in four bits
-_BYTES = 4  # of a weight in memory
 
 
 def check_model(source: str, config: PreTrainedConfig) -> None:
@@ -138,14 +143,6 @@ def _least_weights(config: PreTrainedConfig) -> int:
     maps = config.attention == "linformer" and config.projection == "linear" and not config.causal
     slots = min(config.slots)
     return least + (positions * slots if maps else 0)
-
-
-# What is read of a model folder; results that lie there too are none of it.
-_READ = re.compile(
-    r"(config|data|modules|config_sentence_transformers|sentence_\w+_config)\.json"
-    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|vocab\.txt|merges\.txt"
-    r"|.+\.(safetensors|bin|model|index\.json)"
-)
 
 
 def model_digest(source: str) -> str:

@@ -30,6 +30,14 @@ from torch_linformer.reporting.files import write_json
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 _CONFIG = "tokenizer_config.json"
 _KEPT = ("model_max_length", "padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces")
+# Every model by the name of its class.
+MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
+    name: found
+    for name, found in vars(models).items()
+    if isinstance(found, type) and issubclass(found, LinformerPreTrainedModel) and found is not LinformerPreTrainedModel
+}
+AnyConfig = LinformerConfig | LinformerSeq2SeqConfig | LinearConfig
+AnyModel = LinformerPreTrainedModel | LinearEncoder
 
 
 def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
@@ -110,16 +118,6 @@ def _lower_casing(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast
         **kept,
         **tokenizer.special_tokens_map,
     )
-
-
-# Every model by the name of its class.
-MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
-    name: found
-    for name, found in vars(models).items()
-    if isinstance(found, type) and issubclass(found, LinformerPreTrainedModel) and found is not LinformerPreTrainedModel
-}
-AnyConfig = LinformerConfig | LinformerSeq2SeqConfig | LinearConfig
-AnyModel = LinformerPreTrainedModel | LinearEncoder
 
 
 def reader_config(config: AnyConfig) -> LinformerConfig | LinearConfig:

@@ -21,6 +21,17 @@ from torch_linformer.reporting.files import damage_of, file_state, flush, write_
 from torch_linformer.reporting.screen import Screen
 
 MANIFEST = "complete.json"
+FREE = (
+    "output",
+    "baseline",
+    "probe",
+    "context_parallel",
+    "fsdp",
+    "compile",
+)  # settings that may change when a run goes on
+DATA_FILE = "data.json"  # the columns that a model was trained with
+DIGEST = "data_digest"  # of the documents of a run, in its RUN_FILE beside the settings
+RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
 
 
 @dataclass(frozen=True)
@@ -90,19 +101,6 @@ def last_whole_checkpoint(output: Path) -> tuple[Path | None, list[Path]]:
 def _manifest(checkpoint: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
     return manifest
-
-
-FREE = (
-    "output",
-    "baseline",
-    "probe",
-    "context_parallel",
-    "fsdp",
-    "compile",
-)  # settings that may change when a run goes on
-DATA_FILE = "data.json"  # the columns that a model was trained with
-DIGEST = "data_digest"  # of the documents of a run, in its RUN_FILE beside the settings
-RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
 
 
 @contextmanager

@@ -20,6 +20,14 @@ TRANSFORMER, TOKENIZER = "sentence_bert_config.json", "tokenizer_config.json"
 # By the name of the family, as older versions of sentence-transformers called it.
 _FAMILIES = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _NAMES = (TRANSFORMER, *(f"sentence_{family}_config.json" for family in _FAMILIES))
+POOLINGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
+KINDS = ("Transformer", "Pooling", "Normalize")  # of modules of sentence-transformers, in this order
+LEXICAL = f"{LexicalVector.__module__}.{LexicalVector.__name__}"  # ours, after these
+_FOLDERS = ("", "1_Pooling", "2_Normalize", "3_LexicalVector")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,16 +125,6 @@ class _Fields:
                 f"{self.path}: {field} in {self.name} must be of type {kind.__name__}, got {value!r}; correct it"
             )
         return value
-
-
-POOLINGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-}
-KINDS = ("Transformer", "Pooling", "Normalize")  # of modules of sentence-transformers, in this order
-LEXICAL = f"{LexicalVector.__module__}.{LexicalVector.__name__}"  # ours, after these
-_FOLDERS = ("", "1_Pooling", "2_Normalize", "3_LexicalVector")
 
 
 def sentence_pooling(path: str) -> str | None:

@@ -27,6 +27,11 @@ _SVG = "{http://www.w3.org/2000/svg}"
 _STYLE = matplotlib.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
 
 Draw = Callable[[Figure], None]
+MAX_COUNTED_LABELS = 25  # beyond this a confusion matrix shows only colors
+MAX_LABELS = 50  # and beyond this only its most frequent labels
+LEGEND = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of a row, whose colors are shown
+LEGEND_WIDTH = 440
+MAX_POINTS = 400  # half a page's width shows no more of a line
 
 
 def render_svg(draw: Draw, description: str, height: float, width: float = WIDTH) -> str:
@@ -96,13 +101,6 @@ def _inline(svg: str, description: str) -> str:
     root.attrib |= {"role": "img", "aria-label": description, "xmlns": _SVG.strip("{}")}
     root.attrib |= {"fill": "currentColor", "font-family": _FONT, "stroke-linejoin": "round"}
     return ElementTree.tostring(root, encoding="unicode")
-
-
-MAX_COUNTED_LABELS = 25  # beyond this a confusion matrix shows only colors
-MAX_LABELS = 50  # and beyond this only its most frequent labels
-LEGEND = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of a row, whose colors are shown
-LEGEND_WIDTH = 440
-MAX_POINTS = 400  # half a page's width shows no more of a line
 
 
 def learning_curve(

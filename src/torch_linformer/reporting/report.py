@@ -12,6 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from torch_linformer.reporting.tables import format_cell, format_table, printable
 
 _TELLS_NOTHING = re.compile(r"model|snapshots|checkpoint-\d+|[0-9a-f]{40}")
+_MARKS = re.compile(r"[\\`*\[\]<>&#|~$!]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word marks nothing
+MAX_ROWS = 300  # of a table on the page; files made for machines hold the rest
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def name_in_title(source: str) -> str:
@@ -124,9 +127,6 @@ class Report:
         ]
 
 
-_MARKS = re.compile(r"[\\`*\[\]<>&#|~$!]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word marks nothing
-
-
 def render_markdown(report: Report) -> str:
     """Return a whole Markdown document; figures are links to their PNG files, after the sections."""
     verdict = [f"**{paragraph}**" for paragraph in report.verdict.splitlines() if paragraph]
@@ -167,10 +167,6 @@ def _line(cells: Sequence[str]) -> str:
 def _headline(headline: Headline) -> str:
     note = f" ({', '.join(headline.note.splitlines())})" if headline.note else ""
     return f"- {headline.name}: **{format_cell(headline.value)}**{note}"
-
-
-MAX_ROWS = 300  # of a table on the page; files made for machines hold the rest
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render_html(

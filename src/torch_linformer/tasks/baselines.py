@@ -56,6 +56,12 @@ BASELINES = {  # what they are called in a report
 }
 
 Split = tuple[Sequence[Any], Any]  # documents, and the answer to each
+WORDS, PAIRS, CHARACTERS = "words", "words and pairs of words", "words, pairs and n-grams of characters"
+_SEARCH_CHARACTERS = 5_000_000  # of the documents that a model is chosen with
+_MAX_DOCUMENTS = 20_000  # of a split
+_MAX_CHARACTERS = 200_000_000  # of a split: some twenty seconds of reading
+_MAX_FEATURES = 200_000
+_SHORT = 1_000  # characters on average, up to which n-grams of characters are tried: longer ones take long to count
 
 
 def majority_baseline(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
@@ -118,15 +124,6 @@ def _constant(model: Any, answers: Sequence[Any], scored: int) -> np.ndarray:
     if not len(answers) or not scored:
         raise ValueError(f"both splits need answers, got {len(answers)} and {scored}")
     return np.asarray(model.fit(np.zeros((len(answers), 1)), answers).predict(np.zeros((scored, 1))))
-
-
-WORDS, PAIRS, CHARACTERS = "words", "words and pairs of words", "words, pairs and n-grams of characters"
-
-_SEARCH_CHARACTERS = 5_000_000  # of the documents that a model is chosen with
-_MAX_DOCUMENTS = 20_000  # of a split
-_MAX_CHARACTERS = 200_000_000  # of a split: some twenty seconds of reading
-_MAX_FEATURES = 200_000
-_SHORT = 1_000  # characters on average, up to which n-grams of characters are tried: longer ones take long to count
 
 
 class Drawn(NamedTuple):

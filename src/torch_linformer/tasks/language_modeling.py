@@ -20,6 +20,9 @@ from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import language_model_metrics
 from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task, pad_targets
 
+MASK_SHARE = 0.15  # of the tokens of a document are predicted, as in BERT
+VALIDATION_EPOCH = -1  # masks drawn for this "epoch" are the same at every evaluation
+
 
 class LanguageModeling(Task):
     """Tokens of packed rows predicted.
@@ -77,10 +80,6 @@ def token_bytes(tokenizer: PreTrainedTokenizerFast) -> Tensor:
 
 def _text_bytes(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     return len(tokenizer.convert_tokens_to_string([token]).removeprefix("##").encode())
-
-
-MASK_SHARE = 0.15  # of the tokens of a document are predicted, as in BERT
-VALIDATION_EPOCH = -1  # masks drawn for this "epoch" are the same at every evaluation
 
 
 class MaskedLanguageModeling(LanguageModeling):

@@ -14,6 +14,14 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from torch_linformer.tasks.metrics import multilabel_metrics
 
+MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
+MAX_COEFFICIENTS = 10_000_000  # features times labels
+MAX_DECISIONS = 400_000  # documents times labels, where a document may have several: some minutes of learning
+_SEARCH_DOCUMENTS = 5_000  # to learn from while a model is chosen
+_SEARCH_DECISIONS = MAX_DECISIONS // 10  # the same of a search, which fits about ten times
+SELDOM = 1e-4  # the share of documents that a label without any, or that all have, is taken to have
+SMOOTHING = 0.3  # what is added to a feature's sum under each label; 1 was worse on film reviews
+
 
 def best_threshold(true: np.ndarray, probabilities: np.ndarray) -> float:
     """The threshold above which labels are predicted with the highest ``micro_f1``; a half where none is better.
@@ -37,15 +45,6 @@ def best_threshold(true: np.ndarray, probabilities: np.ndarray) -> float:
         return 0.5
     best = int(np.argmax(f1))
     return float((falling[best] + falling[best + 1]) / 2)
-
-
-MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
-MAX_COEFFICIENTS = 10_000_000  # features times labels
-MAX_DECISIONS = 400_000  # documents times labels, where a document may have several: some minutes of learning
-_SEARCH_DOCUMENTS = 5_000  # to learn from while a model is chosen
-_SEARCH_DECISIONS = MAX_DECISIONS // 10  # the same of a search, which fits about ten times
-SELDOM = 1e-4  # the share of documents that a label without any, or that all have, is taken to have
-SMOOTHING = 0.3  # what is added to a feature's sum under each label; 1 was worse on film reviews
 
 
 class Weights(NamedTuple):

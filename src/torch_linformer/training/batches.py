@@ -10,6 +10,8 @@ from torch.utils.data import Sampler
 from torch_linformer.opening import processes
 
 BATCHES_GROUPED = 8  # documents of this many batches are sorted by length together; more would sort labels too
+Batch = dict[str, Any]
+TOKENS_AT_ONCE = 16_384  # with padding; more are computed in turn
 
 
 class LengthGroupedSampler(Sampler[int]):
@@ -44,10 +46,6 @@ class LengthGroupedSampler(Sampler[int]):
 
     def _tokens_of_full(self, batch: Tensor) -> int:
         return int(self.lengths[batch].sum()) if len(batch) == self.batch_size else -1
-
-
-Batch = dict[str, Any]
-TOKENS_AT_ONCE = 16_384  # with padding; more are computed in turn
 
 
 def parts_of(batch: Batch, tokens: int) -> list[Batch]:

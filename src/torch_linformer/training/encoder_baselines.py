@@ -34,6 +34,12 @@ from torch_linformer.training.splits import Splits
 
 BEGINNING, CHUNK = 512, 256  # tokens
 _AT_ONCE = 32  # windows
+COSTS = (1e-3, 1e-2, 0.1, 1.0)  # C of the regression, on channels of the same variance
+OF_THE_TIME = 0.1  # of the training, in which documents are read for these rows, but at least
+LEAST_SECONDS = 30.0
+PIECE = 512  # tokens at once, if the model reads more
+_SHARES = {"test": 0.3, "validation": 0.1, "train": 0.6}  # of that time
+_TOGETHER = 16  # documents between two looks at the clock
 
 
 def embedder_baselines(start: str, documents: Dataset, device: str, precision: str) -> dict[str, dict[str, Any]]:
@@ -103,14 +109,6 @@ class PieceReader:
                 hidden = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
             found.append(self.of_hidden_states(hidden, batch["input_ids"], batch["attention_mask"]).cpu())
         return torch.cat(found).numpy()[np.argsort(order)], np.asarray(windows["document"])
-
-
-COSTS = (1e-3, 1e-2, 0.1, 1.0)  # C of the regression, on channels of the same variance
-OF_THE_TIME = 0.1  # of the training, in which documents are read for these rows, but at least
-LEAST_SECONDS = 30.0
-PIECE = 512  # tokens at once, if the model reads more
-_SHARES = {"test": 0.3, "validation": 0.1, "train": 0.6}  # of that time
-_TOGETHER = 16  # documents between two looks at the clock
 
 
 def encoder_baselines(

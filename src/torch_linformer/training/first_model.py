@@ -33,6 +33,12 @@ from torch_linformer.training.train_settings import MAX_LENGTH, TrainSettings
 
 LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
 Say = Callable[[str], None]
+FIELDS: dict[Place, tuple[str, ...]] = {
+    # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
+    "attention": ("attention_probs_dropout_prob",),
+    # A first head is fitted to states without dropout, and what dropout makes of them is noise to it (docs/log.md).
+    "states": ("hidden_dropout_prob", "classifier_dropout"),
+}
 
 
 def first_config(source: str) -> AnyConfig | PreTrainedConfig:
@@ -157,14 +163,6 @@ def _linear(encoder: PreTrainedModel, source: str, settings: TrainSettings, say:
     what = f"{type(encoder).__name__}{kept}, made linear here"
     say(f"{source}: {what}, not distilled: linformer adapt first keeps more of it")
     return cast(LinearEncoder, linear)
-
-
-FIELDS: dict[Place, tuple[str, ...]] = {
-    # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
-    "attention": ("attention_probs_dropout_prob",),
-    # A first head is fitted to states without dropout, and what dropout makes of them is noise to it (docs/log.md).
-    "states": ("hidden_dropout_prob", "classifier_dropout"),
-}
 
 
 def on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pooling: str) -> AnyModel:

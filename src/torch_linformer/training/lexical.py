@@ -29,6 +29,8 @@ from torch_linformer.training.verdict import ENOUGH, Weighing, weigh_parts
 
 MAX_TOKENS = 30_000_000  # of the documents that a head is fitted to; as many as are drawn
 TOGETHER = 100  # documents tokenized at once
+MOST_SIMILARITIES = 4_000_000  # of validation documents and queries, by which the parts are weighed
+AT_ONCE = 16  # rows whose words are counted
 
 
 @dataclass(frozen=True)
@@ -178,10 +180,6 @@ def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: 
         tallies.append(task.scores(answers, examples.documents)["tallies"][task.best_metric])
     gain, error = paired_difference(*tallies)
     return (gain < 0) == task.larger_is_better and is_more_than_chance(gain, error)
-
-
-MOST_SIMILARITIES = 4_000_000  # of validation documents and queries, by which the parts are weighed
-AT_ONCE = 16  # rows whose words are counted
 
 
 def fitted_vector(

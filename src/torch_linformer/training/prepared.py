@@ -26,6 +26,11 @@ from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
+EVALUATIONS = 10  # of the validation documents, over the whole training
+EVALUATED_TOKENS = 500_000  # of text, at most, that a language model is scored on
+LEAST_EVALUATED = 20_000  # tokens for validation; more only if all evaluations together read no more than the training
+TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
+
 
 def new_task(
     settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, names: Sequence[str], documents: Dataset
@@ -59,12 +64,6 @@ def _is_typed(settings: TrainSettings) -> bool:
     config = first_config(settings.from_model)
     is_own = isinstance(config, LinformerConfig) and config.backbone_config is None
     return token_types(config) != 1 if is_own else token_types(config) > 1
-
-
-EVALUATIONS = 10  # of the validation documents, over the whole training
-EVALUATED_TOKENS = 500_000  # of text, at most, that a language model is scored on
-LEAST_EVALUATED = 20_000  # tokens for validation; more only if all evaluations together read no more than the training
-TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
 
 
 @dataclass(frozen=True)

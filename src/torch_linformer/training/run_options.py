@@ -74,6 +74,7 @@ OF_STEPS = (
     "context_parallel",
     "compile",
 )
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class RunOptions:
@@ -83,9 +84,6 @@ class RunOptions:
     def of(cls, **options: Any) -> Self:
         """The options as a user gives them: what a name or a file stands for is looked up here, once."""
         return cls(**options)
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_keywords(parameters: Iterable[inspect.Parameter]) -> Callable[[Function], Function]:

@@ -8,6 +8,9 @@ from typing import Any
 
 from torch_linformer.errors import InputError
 
+BY_LOSS = "loss"  # of slots beside a window: what is taken by default where it was measured
+LEVEL = "95"  # percent of the energy, by default elsewhere
+
 
 @dataclass(frozen=True)
 class Size:
@@ -36,10 +39,6 @@ def size_of_width(width: int) -> Size:
     """The size whose learning rate suits a model of that width: the widest that is no wider, or else the smallest."""
     fitting = [size for size in SIZES.values() if size.hidden_size <= width]
     return max(fitting, key=lambda size: size.hidden_size, default=SIZES["tiny"])
-
-
-BY_LOSS = "loss"  # of slots beside a window: what is taken by default where it was measured
-LEVEL = "95"  # percent of the energy, by default elsewhere
 
 
 def numbers_of_slots(k: str, layers: int, size: str) -> list[int]:

@@ -21,6 +21,7 @@ from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.document_trainer import DocumentTrainer
 
 Embed = Callable[[Tensor, Tensor], Tensor]  # from ids and mask to vectors
+SPARSE = "sparse_prediction"  # in batches of a training
 
 
 def contrastive_loss(queries: Tensor, documents: Tensor, query_of: Tensor, query_group: Tensor) -> Tensor:
@@ -115,9 +116,6 @@ class RetrievalTrainer(DocumentTrainer):
         with torch.no_grad(), self.compute_loss_context_manager():
             vectors = self.task.respond(model, self._prepare_inputs(inputs))
         return None, vectors, torch.zeros(len(vectors))  # without labels a Trainer computes no scores
-
-
-SPARSE = "sparse_prediction"  # in batches of a training
 
 
 class MaskedWordsTrainer(DocumentTrainer):

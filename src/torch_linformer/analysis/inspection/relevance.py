@@ -14,6 +14,11 @@ from torch.utils.hooks import RemovableHandle
 from torch_linformer.models.lexical_parts import NOTHING, LexicalHead
 
 SHOWN_AS_THEY_ARE = "\n\t"
+STEPS = 16
+MOST_PASSAGES = 5  # that are shown
+MOST_TOKENS = 40  # in a passage
+MOST_CHARACTERS = 160  # of a passage that are shown
+_END = re.compile(r"\n|[.!?…]\s")  # of a line or of a sentence
 
 
 class Piece(NamedTuple):
@@ -63,9 +68,6 @@ def _shown(char: str) -> str:
     if category in ("Cf", "Zl", "Zp", "Cs"):  # marks of direction, for instance, would rearrange the text around them
         return f"⟨U+{code:04X}⟩"
     return char
-
-
-STEPS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +160,6 @@ def _read(score: Callable[[], Tensor], embeddings: nn.Module) -> tuple[Tensor, T
 def _embedded_as(embeddings: nn.Module, point: Tensor) -> RemovableHandle:
     """A context in which the embeddings return ``point``, whatever they are given."""
     return embeddings.register_forward_hook(lambda module, inputs, output: point)
-
-
-MOST_PASSAGES = 5  # that are shown
-MOST_TOKENS = 40  # in a passage
-MOST_CHARACTERS = 160  # of a passage that are shown
-_END = re.compile(r"\n|[.!?…]\s")  # of a line or of a sentence
 
 
 class Passage(NamedTuple):

@@ -31,6 +31,7 @@ from torch_linformer.nn.layer import TransformerLayer
 _NAME = "linformer_spectrum"
 _CHECKED_TOKENS = 64  # of the first document, on which our function is compared with eager attention
 _TOLERANCE = 1e-3  # of the largest hidden state: rounding is a hundred times smaller, another formula much larger
+WINDOW = 64  # tokens
 
 
 @dataclass(frozen=True)
@@ -239,9 +240,6 @@ def _show(
     weights = torch.softmax(scores, dim=-1)
     session.observe(ObservedHead(session.layers, number, query, key, value, scaling, mask, weights, own))
     return weights @ value
-
-
-WINDOW = 64  # tokens
 
 
 class HeadSlots(NamedTuple):

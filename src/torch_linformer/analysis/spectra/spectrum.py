@@ -10,6 +10,7 @@ from torch import Tensor
 _OVERSAMPLING = 16  # directions beyond those that are asked for
 _ROUNDING = 1e-5  # of a sum of squares of values that were computed in float32
 _PASSES = 2  # of subspace iteration: the spectrum of attention falls slowly after the first values
+DIGITS = 6  # significant, of a value in a file
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,6 @@ def randomised_singular_values(matrix: Tensor, rank: int, seed: int = 0) -> Sing
         found = torch.svd_lowrank(matrix, q=min(rank + _OVERSAMPLING, matrix.shape[-1]), niter=_PASSES)[1]
     norm = float(torch.linalg.vector_norm(matrix, dtype=torch.float64))
     return SingularValues(found[:rank].double().cpu(), norm**2, matrix.shape[-1])
-
-
-DIGITS = 6  # significant, of a value in a file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,41 @@ from torch_linformer.reporting.tables import MISSING, format_count, format_perce
 
 _WIDTH = 980  # two panels side by side, in CSS pixels
 _MOST_NUMBERED_HEADS = 16  # beyond these a number does not fit into a cell
+SPECTRUM_FILE = "spectrum.json"
+_FIGURE = (
+    "Left: the share that the largest singular values of the context mapping P have in the sum of all, mean over the "
+    "heads of a layer, pale at the first layer and full at the last. Right: that share of every head at one index. "
+    "Means over documents; the higher a curve, the lower the rank of the attention."
+)
+_ADVICE = (
+    "The smallest K that keep a share of the energy Σσ² of P; a layer takes the largest of its heads. ε is the error "
+    "‖P − P_K‖ / ‖P‖ that the best P of rank K then has, and Theorem 2 the K that the paper's worst case asks for at "
+    "this ε. Saving: multiplications and intermediate bytes of the layers with ordinary attention over those of a "
+    "Linformer with these K, from the cost model, feed-forward included; of only the attention in brackets. Below 1 "
+    "it costs more. This is the rank of P, and no statement about what a model with slots beside a window needs."
+)
+_ERRORS = (
+    "‖P̃V − PV‖ / ‖PV‖: the relative error of an attention's output with K slots, measured, mean over documents, heads "
+    "and layers. 0 is exact, 1 is as wrong as an output of zeros, and more than 1 is worse than that. The first three "
+    "rows compress only the values: by a random Gaussian matrix (Theorem 1), by means of segments, and by a "
+    "least-squares fit for each head. The others compress keys and values, as a model does: means of segments; "
+    f"input-dependent slots before any training; no slots, but a window of {WINDOW} and the first and last token; "
+    "slots and window together."
+)
+_OWN = (
+    "The model attends to slots: its P is what its queries and keys would give in ordinary attention, and the last "
+    "row what its own slots, window and exact tokens lose."
+)
+_KINDS = {
+    "random": "random matrix, values only",
+    "segment_means": "segment means, values only",
+    "fitted": "fitted, values only",
+    "segment_means_of_keys_too": "segment means",
+    "slots": "input-dependent slots",
+    "window_and_exact": "window, no slots",
+    "slots_window_and_exact": "slots and window",
+    "own_slots": "its own slots and window",
+}
 
 
 def plot_spectrum(spectrum: Spectrum, *, index: int | None = None) -> Figure:
@@ -119,44 +154,6 @@ def _draw_heads(axes: Axes, spectrum: Spectrum, index: int) -> None:
     )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-
-
-SPECTRUM_FILE = "spectrum.json"
-
-_FIGURE = (
-    "Left: the share that the largest singular values of the context mapping P have in the sum of all, mean over the "
-    "heads of a layer, pale at the first layer and full at the last. Right: that share of every head at one index. "
-    "Means over documents; the higher a curve, the lower the rank of the attention."
-)
-_ADVICE = (
-    "The smallest K that keep a share of the energy Σσ² of P; a layer takes the largest of its heads. ε is the error "
-    "‖P − P_K‖ / ‖P‖ that the best P of rank K then has, and Theorem 2 the K that the paper's worst case asks for at "
-    "this ε. Saving: multiplications and intermediate bytes of the layers with ordinary attention over those of a "
-    "Linformer with these K, from the cost model, feed-forward included; of only the attention in brackets. Below 1 "
-    "it costs more. This is the rank of P, and no statement about what a model with slots beside a window needs."
-)
-_ERRORS = (
-    "‖P̃V − PV‖ / ‖PV‖: the relative error of an attention's output with K slots, measured, mean over documents, heads "
-    "and layers. 0 is exact, 1 is as wrong as an output of zeros, and more than 1 is worse than that. The first three "
-    "rows compress only the values: by a random Gaussian matrix (Theorem 1), by means of segments, and by a "
-    "least-squares fit for each head. The others compress keys and values, as a model does: means of segments; "
-    f"input-dependent slots before any training; no slots, but a window of {WINDOW} and the first and last token; "
-    "slots and window together."
-)
-_OWN = (
-    "The model attends to slots: its P is what its queries and keys would give in ordinary attention, and the last "
-    "row what its own slots, window and exact tokens lose."
-)
-_KINDS = {
-    "random": "random matrix, values only",
-    "segment_means": "segment means, values only",
-    "fitted": "fitted, values only",
-    "segment_means_of_keys_too": "segment means",
-    "slots": "input-dependent slots",
-    "window_and_exact": "window, no slots",
-    "slots_window_and_exact": "slots and window",
-    "own_slots": "its own slots and window",
-}
 
 
 def write_spectrum_report(

@@ -36,6 +36,10 @@ from torch_linformer.reporting.tables import format_count, format_duration
 
 EXACT_UP_TO = 4096  # tokens; one P takes 7 s there, eight times as long at twice the length (docs/spectrum.md)
 RANK = 1024  # values computed of a longer P
+# The attention whose K holds, as options of a training.
+AS_MEASURED = (
+    f"--projection dynamic --sharing kv_per_head --slot-mass learned --window {WINDOW} --exact-first 1 --exact-last 1"
+)
 
 
 def measure_spectrum(
@@ -125,12 +129,6 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
         head_dim=getattr(config, "head_dim", None) or width // heads,
         feedforward=getattr(config, "intermediate_size", None) or 4 * width,
     )
-
-
-# The attention whose K holds, as options of a training.
-AS_MEASURED = (
-    f"--projection dynamic --sharing kv_per_head --slot-mass learned --window {WINDOW} --exact-first 1 --exact-last 1"
-)
 
 
 def run_spectrum(

@@ -23,6 +23,17 @@ BINARY_SUFFIXES = frozenset(
 _FORMATS = f"{', '.join(TABLE_SUFFIXES)}, plain text, or a folder with one folder per label"
 SNIFFED_BYTES = 8192  # git looks this far for the NUL byte that no text holds
 MOST_UNFOLDED = 200  # times the size of a file; text is compressed to a third or a tenth, much repeated to less
+# What the parts of a data set are called, as `datasets` recognizes them, and CoNLL-2003.
+PARTS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development", "testa"),
+    "test": ("test", "testing", "eval", "evaluation", "testb"),
+}
+_FOLDER_OF_PART = re.compile(r"[a-z]+([-_.]\d+(-of-\d+)?)?", re.IGNORECASE)  # train, train-00000-of-00002
+_BETWEEN_WORDS = re.compile(r"[-_. \d]+")  # of a file's name: reviews_train.csv, de_gsd-ud-dev.conllu, wiki.test.tokens
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")  # what Windows and macOS leave in folders
+_TEXTS_OF_PARTS = (".txt", ".tokens")
+ABOUT_DATA = re.compile(r"(readme|licen[sc]e|copying|notice|citation|changelog|authors)\b.*", re.IGNORECASE)
 
 
 def file_suffix(path: Path) -> str:
@@ -101,19 +112,6 @@ class _Unfolded(io.RawIOBase):
     def close(self) -> None:
         self.stream.close()
         super().close()
-
-
-# What the parts of a data set are called, as `datasets` recognizes them, and CoNLL-2003.
-PARTS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev", "development", "testa"),
-    "test": ("test", "testing", "eval", "evaluation", "testb"),
-}
-_FOLDER_OF_PART = re.compile(r"[a-z]+([-_.]\d+(-of-\d+)?)?", re.IGNORECASE)  # train, train-00000-of-00002
-_BETWEEN_WORDS = re.compile(r"[-_. \d]+")  # of a file's name: reviews_train.csv, de_gsd-ud-dev.conllu, wiki.test.tokens
-_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")  # what Windows and macOS leave in folders
-_TEXTS_OF_PARTS = (".txt", ".tokens")
-ABOUT_DATA = re.compile(r"(readme|licen[sc]e|copying|notice|citation|changelog|authors)\b.*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

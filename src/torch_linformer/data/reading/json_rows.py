@@ -16,6 +16,7 @@ from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
 from torch_linformer.errors import InputError
 
 _LINE_SUFFIXES = (".jsonl", ".ndjson")
+_KINDS = {str: "text", int: "a whole number", list: "an array"}
 
 
 def json_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[Row | BadRow]:
@@ -139,9 +140,6 @@ def _parsed(text: str, where: str, encoding: str | None, remedy: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON ({error}); {remedy}") from None
-
-
-_KINDS = {str: "text", int: "a whole number", list: "an array"}
 
 
 def is_squad(content: object) -> bool:

@@ -15,6 +15,12 @@ from torch_linformer.reporting.tables import format_bytes
 
 # Parts of the memory. A character takes 33 bytes where each is a token (docs/scale.md), and ten as an object of JSON.
 OF_DOCUMENT, OF_JSON = 64, 16
+_PIECE = 2**20  # characters of a text of which only parts are needed at once
+_SHORTEST_PIECE = 1000
+_PIECES = 50  # of a file alone, at least: some are held out
+_LEAST_LINES = 20  # of a file whose lines are documents
+_OVERLONG = 4  # times a piece, after which it ends at a line that ends no paragraph
+_LONGEST_PATH = 255
 
 
 def read_whole(stream: TextIO, name: str | Path, head: str = "", *, part: int = OF_DOCUMENT) -> str:
@@ -31,13 +37,6 @@ def read_whole(stream: TextIO, name: str | Path, head: str = "", *, part: int = 
             "or write JSON lines with a document on each"
         )
     return text
-
-
-_PIECE = 2**20  # characters of a text of which only parts are needed at once
-_SHORTEST_PIECE = 1000
-_PIECES = 50  # of a file alone, at least: some are held out
-_LEAST_LINES = 20  # of a file whose lines are documents
-_OVERLONG = 4  # times a piece, after which it ends at a line that ends no paragraph
 
 
 def whole_text(path: Path, options: DataOptions, report: ReadReport) -> Row:
@@ -86,9 +85,6 @@ def _is_lines(path: Path, options: DataOptions, report: ReadReport) -> bool:
     with open_text(path, options, report) as stream:
         lines = stream.read(_PIECE).splitlines()
     return len(lines) >= _LEAST_LINES and all(line.strip() for line in lines)
-
-
-_LONGEST_PATH = 255
 
 
 class TextFolder(NamedTuple):

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from torch_linformer.errors import InputError
 
+SAMPLE_ROWS = 100  # rows looked at to recognize the columns
+
 
 @dataclass
 class ReadReport:
@@ -139,6 +141,3 @@ def counts_rows(values: Sequence[object]) -> bool:
 
 def several(word: str) -> str:
     return "queries" if word == "query" else f"{word}s"
-
-
-SAMPLE_ROWS = 100  # rows looked at to recognize the columns
