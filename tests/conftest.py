@@ -43,6 +43,9 @@ def pytest_collection_finish():
 
 
 def pytest_configure(config):
+    # A shell ignores Ctrl-C in what it runs in the background, and what is ignored stays so in every process below.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     device = config.getoption("device")
     if device == "cpu":
         return
@@ -399,8 +402,6 @@ def model_copy(classifier_run, tmp_path):
 def start_command(datasets_cache):
     """A function: start `linformer` with the given arguments in a process of its own."""
     python = sys.executable
-    # A shell ignores Ctrl-C in what it runs in the background, and what is ignored stays so in every process below.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     environment = {
         **os.environ,
         "HF_DATASETS_CACHE": str(datasets_cache),
