@@ -8,13 +8,13 @@ from datasets import Dataset
 from torch.testing import assert_close
 from transformers import BertForMaskedLM
 
-from torch_linformer.adaptation import adaptation_costs as step_size
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation import Adaptation
-from torch_linformer.adaptation.adaptation_costs import measure_step
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.step import SavedBytes
+from torch_linformer.training import step_size
+from torch_linformer.training.step_size import fit_step
 from torch_linformer.training.training_screen import TrainingScreen
 
 
@@ -67,22 +67,22 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(trainer):
 def test_memory_decides_how_many_texts_are_read_at_once(trainer, monkeypatch):
     """What is free besides the state of the optimizer, at most as many tokens as are read at once anywhere."""
     longest = max(trainer.train_dataset["length"])
-    whole = measure_step(trainer, 8, "fp32")
-    assert (whole.texts_at_once, whole.tokens_at_once) == (8, 16_384) and "at once" not in whole.describe()
+    drawn = torch.get_rng_state()
+    whole = fit_step(trainer)
+    assert (whole.texts_at_once, trainer.tokens_at_once) == (16, 16_384) and "at once" not in whole.describe()
     assert all(p.grad is None for p in trainer.model.parameters())
-    alone = measure_step(trainer, 1, "fp32")
-    a_text = (whole.bytes - alone.bytes) / 7
-    monkeypatch.setattr(step_size, "device_bytes", lambda device: int((alone.bytes + 3.5 * a_text) / 0.8))
-    parts = measure_step(trainer, 8, "fp32")
-    assert 3 <= parts.texts_at_once <= 4 and parts.bytes < whole.bytes
-    assert parts.tokens_at_once < 5 * longest
-    shown = r"a step of 8 texts, [34] at once: about [\d.]+ [kM]B of the [\d.]+ [kM]B that are free, and [\d.]+ m?s"
+    assert torch.equal(torch.get_rng_state(), drawn)
+    monkeypatch.setattr(step_size, "device_bytes", lambda device: int(0.75 * whole.bytes / 0.8))
+    parts = fit_step(trainer)
+    assert 4 <= parts.texts_at_once < 16 and parts.bytes < whole.bytes
+    assert trainer.tokens_at_once < (parts.texts_at_once + 1) * longest
+    shown = r"a step of 16 texts, \d+ at once: about [\d.]+ [kM]B of the [\d.]+ [kM]B that are free, and [\d.]+ m?s"
     assert re.fullmatch(shown, parts.describe())
     monkeypatch.setattr(step_size, "device_bytes", lambda device: 1000)
     with pytest.raises(
         InputError, match=rf"--max-length {longest}, --batch-size 16: a step takes about .* lower one of"
     ):
-        measure_step(trainer, 8, "fp32")
+        fit_step(trainer)
 
 
 def test_what_a_forward_pass_keeps_is_counted():

@@ -34,7 +34,7 @@ sizes.update({size: dataclasses.replace(each, dropout=0.0) for size, each in siz
 runs = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
 for run in named or runs:
     options = runs[run]
-    task_trainers.TOKENS_AT_ONCE = options.pop("tokens_at_once", 16_384)
+    task_trainers.RetrievalTrainer.most_at_once = options.pop("tokens_at_once", 16_384)
     options["output"] = str(folder / name / run)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         options.pop("context_parallel", None)

@@ -3,14 +3,14 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel, set_seed
 
 from torch_linformer.adaptation.adapt_settings import STEPS, AdaptSettings
-from torch_linformer.adaptation.adaptation_costs import ForwardCosts, measure_forward, measure_step, measuring_seconds
+from torch_linformer.adaptation.adaptation_costs import ForwardCosts, measure_forward, measuring_seconds
 from torch_linformer.adaptation.adaptation_report import (
     Adapted,
     Tradeoff,
@@ -35,6 +35,7 @@ from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_duration
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.step_costs import LINEAR, ModelStep
+from torch_linformer.training.step_size import fit_step
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -132,9 +133,9 @@ class Adaptation:
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
         """Train the student, with checkpoints in ``output``; it ends with its best weights."""
         self.trainer = self._trainer(output)
-        size = measure_step(self.trainer, self.settings.batch_size // processes.count(), self.precision)
-        self.trainer.tokens_at_once = size.tokens_at_once
-        self.screen.say(size.describe())
+        base: Any = self.teacher.model.config
+        of_teacher = 4 * base.num_hidden_layers * base.hidden_size
+        self.screen.say(fit_step(self.trainer, held=of_teacher).describe())
         if (minutes := self.settings.minutes) is not None:
             after = [f"comparing, about {format_duration(self._seconds_of_comparing)}"]
             if self.settings.probe:

@@ -16,7 +16,7 @@ from torch_linformer.models.pooling import embed
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
-from torch_linformer.training.batches import TOKENS_AT_ONCE, Batch, parts_of
+from torch_linformer.training.batches import TOKENS_AT_ONCE, Batch, parts_of, without_padding
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 EMBEDDING = 10.0  # weight of 1 - cosine; the error of the hidden states is a share of their variance
@@ -96,10 +96,9 @@ def split_slot_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn
 
 
 class DistillationTrainer(RunTrainer):
-    """A Trainer whose student learns from a teacher; ``compare`` scores the student on texts for validation.
+    """A Trainer whose student learns from a teacher; ``compare`` scores the student on texts for validation."""
 
-    A batch of more than ``tokens_at_once`` is computed in parts, with the same gradients.
-    """
+    most_at_once = TOKENS_AT_ONCE
 
     def __init__(
         self,
@@ -114,7 +113,6 @@ class DistillationTrainer(RunTrainer):
         self.teacher, self.compare = teacher, compare
         self.objective: Embeddings = objective
         self.slot_learning_rate = slot_learning_rate
-        self.tokens_at_once = TOKENS_AT_ONCE
 
     def optimizer_of(self, model: nn.Module | None) -> Optimizer:
         """The Trainer's optimizer, with a learning rate of its own for what chooses the slots: it begins at nothing."""
@@ -129,20 +127,15 @@ class DistillationTrainer(RunTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         model.eval()  # dropout would be compared as if the student had meant it
-        parts = parts_of(inputs, self.tokens_at_once)
+        parts = [without_padding(part) for part in parts_of(inputs, self.tokens_at_once)]
         with autocast(self.args.device.type, precision_of(self.args)):
             targets = [self.teacher.hidden_states(part["input_ids"], part["attention_mask"]) for part in parts]
         variances = layer_variances([(x, part["attention_mask"]) for x, part in zip(targets, parts, strict=True)])
-        *earlier, last = [
-            partial(self._loss_of, model, *part, variances=variances, batch=inputs if len(parts) > 1 else None)
+        whole = inputs if len(parts) > 1 else None
+        return self.sum_in_turn(
+            partial(self._loss_of, model, *part, variances=variances, batch=whole)
             for part in zip(parts, targets, strict=True)
-        ]
-        total = torch.zeros((), device=self.args.device)
-        for loss_of_part in earlier:
-            loss = loss_of_part()
-            self.accelerator.backward(loss)
-            total = total + loss.detach()
-        return total + last()  # whose gradients the Trainer computes
+        )
 
     def _loss_of(
         self, model: nn.Module, part: Batch, targets: list[Tensor], *, variances: list[Tensor], batch: Batch | None

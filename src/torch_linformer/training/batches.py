@@ -51,11 +51,11 @@ class LengthGroupedSampler(Sampler[int]):
 def parts_of(batch: Batch, tokens: int) -> list[Batch]:
     """The rows of a batch in parts of at most so many tokens with padding, at least a row each.
 
-    Longest rows first, without padding that no row of a part needs; a batch that fits is left as it is. All processes
-    make equally many parts, if they have equally many rows.
+    Longest rows first; a batch that fits is left as it is. All processes make equally many parts, if they have equally
+    many rows.
 
     Args:
-        batch: tensors ``(B, N)`` by name, with an ``attention_mask``.
+        batch: with a row for each text in every tensor, and an ``attention_mask`` ``(B, N)``.
         tokens: those of a part.
     """
     mask: Tensor = batch["attention_mask"]
@@ -63,8 +63,13 @@ def parts_of(batch: Batch, tokens: int) -> list[Batch]:
     if len(mask) <= rows:
         return [batch]
     order = torch.argsort(mask.sum(dim=1), descending=True, stable=True)
-    parts = []
-    for numbers in torch.split(order, rows):
-        real = mask[numbers].any(dim=0)
-        parts.append({name: x[numbers][:, real] for name, x in batch.items()})
-    return parts
+    return [
+        {name: x[numbers] if isinstance(x, Tensor) else x for name, x in batch.items()}
+        for numbers in torch.split(order, rows)
+    ]
+
+
+def without_padding(batch: Batch) -> Batch:
+    """A batch of tensors ``(B, N)`` without the columns that none of its rows needs."""
+    real = batch["attention_mask"].any(dim=0)
+    return {name: x[:, real] for name, x in batch.items()}

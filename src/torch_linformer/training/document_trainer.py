@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch_linformer.opening.devices import autocast
 from torch_linformer.reporting.tables import score_title
 from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task
+from torch_linformer.training.batches import parts_of
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 AHEAD, ERROR = "lexical_head_ahead", "lexical_head_ahead_error"  # columns of the learning curve
@@ -61,15 +63,22 @@ class DocumentTrainer(RunTrainer):
             inputs = {**inputs, "decoder_input_ids": reads}
         elif smoother is not None:
             self.label_smoother = None  # the validation loss is that of the labels
-        shared = processes.count() > 1 and model.training
-        items = _targets(inputs, cast(LinformerPreTrainedModel, self.model).config) if shared else None
-        if shared and processes.pieces() > 1:
-            inputs = arguments_of_piece(cast(nn.Module, self.model), inputs, processes.of_row())
         try:
-            found = self.loss_of(model, inputs, *args, **kwargs)
+            if not model.training:
+                return self.loss_of(model, inputs, *args, **kwargs)
+            parts = parts_of(inputs, self.tokens_at_once)
+            whole = inputs if len(parts) > 1 else None
+            return self.sum_in_turn(partial(self._loss_of_part, model, part, whole) for part in parts)
         finally:
             self.label_smoother = smoother
-        return found if items is None else processes.mean_over_all(cast(Tensor, found), items)
+
+    def _loss_of_part(self, model: nn.Module, part: Batch, whole: Batch | None) -> Tensor:
+        """What a part adds to the loss of the batch of all processes; this one's ``whole``, if it has more parts."""
+        config = cast(LinformerPreTrainedModel, self.model).config
+        items, of = _targets(part, config), None if whole is None else _targets(whole, config)
+        if processes.pieces() > 1:
+            part = arguments_of_piece(cast(nn.Module, self.model), part, processes.of_row())
+        return processes.mean_over_all(cast(Tensor, self.loss_of(model, part)), items, of)
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of a batch in this process."""

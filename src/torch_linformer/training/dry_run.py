@@ -1,5 +1,8 @@
 """A training that is only tried: its data are read, its model is built, a step is measured, and nothing is left."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import transformers
 
@@ -10,8 +13,9 @@ from torch_linformer.training.describing import describe_model
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.prepared import prepare
 from torch_linformer.training.splits import load_splits
-from torch_linformer.training.step_costs import measure_steps
-from torch_linformer.training.train import step_of, with_the_first_model
+from torch_linformer.training.step_costs import measure_steps, step_of
+from torch_linformer.training.step_size import fit_step
+from torch_linformer.training.train import new_trainer, with_the_first_model
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -41,18 +45,23 @@ def try_training(
     data = prepare(settings, load_splits(settings), None, screen)
     model = build_model(settings, data.task, data.tokenizer, data.splits, screen.say)
     describe_model(model, settings, device, precision, screen)
-    rows = data.task.training_rows(data.train)
+    rows, at_once = data.task.training_rows(data.train), settings.batch_size
+    if not settings.freeze:
+        with tempfile.TemporaryDirectory() as folder:
+            size = fit_step(new_trainer(settings, Path(folder), data, model, device, precision))
+        at_once = size.texts_at_once
     screen.say("measuring a step")
-    (cost,) = measure_steps([step_of(model, settings, device, precision)])
+    (cost,) = measure_steps([step_of(model, at_once, settings.length, device, precision, training=not settings.freeze)])
     if cost is None:
         raise InputError(
-            f"a step of {settings.batch_size} × {settings.length:,} tokens ran out of memory or took minutes: lower "
-            "--batch-size or --max-length"
+            f"a step of {at_once} × {settings.length:,} tokens ran out of memory or took minutes: lower --batch-size "
+            "or --max-length"
         )
     read = settings.batch_size * float(np.mean(rows["length"][:])) / cost.tokens_per_second
     full = settings.batch_size * settings.length / cost.tokens_per_second
+    parts = f", {at_once} at once," if at_once < settings.batch_size else ""
     screen.say(
-        f"a step of {settings.batch_size} documents takes {format_duration(full)} and "
+        f"a step of {settings.batch_size} documents{parts} takes {format_duration(full)} and "
         f"{format_bytes(1e6 * cost.peak_memory_mb)} beside the model where all have {settings.length:,} tokens, and "
         f"{format_duration(read)} on average here"
     )

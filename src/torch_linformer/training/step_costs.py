@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from torch_linformer import models
-from torch_linformer.encoders.classes import linear_or_original
+from torch_linformer.encoders.classes import LinearEncoder, linear_or_original
 from torch_linformer.measuring.workers import StepRequest, measure_in_turn
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.configuration import with_changes
 from torch_linformer.opening.devices import autocast
+from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.reporting.tables import MISSING, format_comparison, format_count
 from torch_linformer.tasks.language_modeling import MASK_SHARE
 from torch_linformer.tasks.task import IGNORED
@@ -47,6 +48,13 @@ class StepCost:
 
     tokens_per_second: float
     peak_memory_mb: float
+
+
+def step_of(model: AnyModel, rows: int, length: int, device: str, precision: str, *, training: bool) -> ModelStep:
+    """A step, or without training a forward pass, of so many rows of this length."""
+    kind = LINEAR if isinstance(model, LinearEncoder) else type(model).__name__
+    config = model.config.to_dict() if kind == LINEAR else model.config.to_diff_dict()
+    return ModelStep(kind, config, rows, length, device, precision, training)
 
 
 def measure_beside_full_attention(step: ModelStep) -> tuple[StepCost | None, StepCost | None]:

@@ -89,6 +89,7 @@ class RetrievalTrainer(DocumentTrainer):
     """A run's Trainer whose loss is that of queries and documents, and whose answers are vectors."""
 
     task: Retrieval
+    most_at_once = TOKENS_AT_ONCE
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         own = self.accelerator.unwrap_model(model)
@@ -97,7 +98,7 @@ class RetrievalTrainer(DocumentTrainer):
             return self.task.respond(own, {"input_ids": ids, "attention_mask": mask})
 
         texts = [(inputs["input_ids"], inputs["attention_mask"]), (inputs["query_ids"], inputs["query_mask"])]
-        documents, queries = in_turn(embed, texts, TOKENS_AT_ONCE)
+        documents, queries = in_turn(embed, texts, self.tokens_at_once)
         # The documents of all processes are each other's negatives; each has a part of the same loss's gradient.
         before = sum(processes.gathered(len(documents))[: processes.rank()])
         queries, documents, query_of, query_group = map(

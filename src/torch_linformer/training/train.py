@@ -50,7 +50,8 @@ from torch_linformer.training.prepared import EVALUATIONS, Prepared, prepare
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.splits import Splits, load_splits
-from torch_linformer.training.step_costs import LINEAR, ModelStep, measure_beside_full_attention
+from torch_linformer.training.step_costs import measure_beside_full_attention, step_of
+from torch_linformer.training.step_size import fit_step
 from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 from torch_linformer.training.trainer import run_arguments
@@ -127,13 +128,17 @@ def _trained(
         after += ["baselines (--no-baseline)"] * settings.baseline + ["speed test (--no-probe)"] * settings.probe
         screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
 
-    trainer = _trainer(settings, output, data, model, device, precision)
-    heads = None
+    trainer = new_trainer(settings, output, data, model, device, precision)
+    rows, heads = settings.batch_size, None
     if settings.with_lexical_part and isinstance(data.task, WholeDocuments):
         heads = _lexical_heads(settings, trainer, data, screen)
     if settings.freeze:
         spent = fit_head(trainer, data.train, data.validation, screen)
     else:
+        if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
+            size = fit_step(trainer)
+            screen.say(size.describe())
+            rows = size.texts_at_once
         fitted = checkpoint is None and processes.count() == 1 and _has_new_head(settings, data.task, model)
         if fitted:
             fit_first_head(trainer, data.train, data.validation, screen)
@@ -151,7 +156,7 @@ def _trained(
     measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
     if any(measured.values()):
         screen.say(f"measuring {' and '.join(name for name, wanted in measured.items() if wanted)}")
-    step = step_of(model, settings, device, precision)
+    step = step_of(model, rows, settings.length, device, precision, training=not settings.freeze)
     return Outcome(
         settings=settings,
         command=command,
@@ -168,15 +173,6 @@ def _trained(
         spent=spent,
         device=device,
         precision=precision,
-    )
-
-
-def step_of(model: AnyModel, settings: TrainSettings, device: str, precision: str) -> ModelStep:
-    """A step of the training, with documents of full length; with ``--freeze``, where there is none, reading them."""
-    kind = LINEAR if isinstance(model, LinearEncoder) else type(model).__name__
-    config = model.config.to_dict() if kind == LINEAR else model.config.to_diff_dict()
-    return ModelStep(
-        kind, config, settings.batch_size, settings.length, device, precision, training=not settings.freeze
     )
 
 
@@ -263,9 +259,10 @@ def with_the_first_model(settings: TrainSettings) -> TrainSettings:
     return dataclasses.replace(settings, learning_rate=peak_rate)
 
 
-def _trainer(
+def new_trainer(
     settings: TrainSettings, output: Path, data: Prepared, model: AnyModel, device: str, precision: str
 ) -> DocumentTrainer:
+    """The Trainer of a run, with its checkpoints in ``output``."""
     task, rows = data.task, data.task.training_rows(data.train)
     arguments = run_arguments(
         output,

@@ -1,7 +1,8 @@
 """The Trainer of transformers with what a long, interruptible run needs in addition."""
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +34,12 @@ class RunTrainer(Trainer):
     Several processes share each batch, and go by what they know alike: the clock of the main one, and the tokens,
     failures and signals of all. With ``fsdp`` they share the weights too while they train: ``pieces`` learns, and
     ``model`` waits on the CPU, gets the weights for each checkpoint, and has them when the training is over.
+
+    Attributes:
+        tokens_at_once: more of a batch, padding included, are computed in parts, with the gradients of the whole.
     """
+
+    most_at_once = sys.maxsize  # the most ``tokens_at_once``, whatever the memory
 
     def __init__(
         self, *, minutes: float | None = None, patience: int | None = None, fsdp: bool = False, **kwargs: Any
@@ -41,6 +47,7 @@ class RunTrainer(Trainer):
         super().__init__(**kwargs)
         self.fsdp = fsdp
         self.pieces: nn.Module | None = None
+        self.tokens_at_once = self.most_at_once
         self.patience = patience
         self.seconds_allowed = None if minutes is None else minutes * 60
         self.before = Spent()  # by processes that trained this run earlier
@@ -164,6 +171,20 @@ class RunTrainer(Trainer):
         if not self.args.fp16 and not finite and not self._finite_in_all(p.grad for p in model.parameters()):
             raise self.diverged(f"the loss is {loss:g}", self.state.global_step + 1)
         return loss
+
+    def sum_in_turn(self, losses: Iterable[Callable[[], Tensor]]) -> Tensor:
+        """The sum of the losses of a batch's parts, of which one at a time holds what its backward pass needs.
+
+        The gradients of all but the last are there already; the Trainer computes those of what is returned.
+        """
+        total: Tensor | None = None
+        for loss_of_part in losses:
+            if total is not None:
+                self.accelerator.backward(total)
+            loss = loss_of_part()
+            total = loss if total is None else total.detach() + loss
+        assert total is not None
+        return total
 
     def share_gradients(self) -> None:
         """Put the gradients of all processes together, where the backward pass has not done so."""
