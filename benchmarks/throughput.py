@@ -30,7 +30,7 @@ from torch_linformer.inference import Predictor
 from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.model_folder import load_config, load_tokenizer
 from torch_linformer.reporting.report import markdown_table
-from torch_linformer.training.train_settings import SIZES
+from torch_linformer.training.sizes import SIZES
 
 WORDS = ["rain", "cloud", "storm", "wind", "sun", "snow", "bread", "oven", "knife", "salt", "soup", "court", "judge"]
 BATCH = 4

@@ -110,7 +110,12 @@ def first_model(datasets_cache, tmp_path, write_csv):
         task = new_task(settings, tokenizer, splits.names, splits.train)
         model = build_model(settings, task, tokenizer, splits)
         if settings.begins_with_lsa:
-            add_latent_semantics(model, task.examples(splits.train, DocumentEncoder(tokenizer, 32)).windows, settings)
+            add_latent_semantics(
+                model,
+                task.examples(splits.train, DocumentEncoder(tokenizer, 32)).windows,
+                peak_rate=settings.peak_rate,
+                seed=settings.seed,
+            )
         return model, tokenizer
 
     return build

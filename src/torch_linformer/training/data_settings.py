@@ -1,15 +1,15 @@
-"""The options of a training run that say what its documents are."""
+"""The options of a training run that say what its documents are, and what is learned of them."""
 
 from dataclasses import dataclass
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError
-from torch_linformer.training.run_options import RunOptions, option
+from torch_linformer.training.run_options import TASKS, RunOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(RunOptions):
-    """Where the documents of a run lie, how they are read, and which are held out."""
+    """Where the documents of a run lie, how they are read, which are held out, and what is learned of them."""
 
     data: str = option(
         "stdlib", "CSV, TSV, JSON (lines, SQuAD), CoNLL or Parquet file, folder, or name of a dataset on the hub"
@@ -42,6 +42,8 @@ class DataSettings(RunOptions):
         "0.1", "validation set, which selects the checkpoint: PATH, or fraction of the training documents"
     )
     test: str = option("0.2", "test set, scored once at the end: PATH, or fraction of the documents")
+    task: str = option("classify", "what to learn", TASKS)
+    seed: int = option(0, "seed of the split, the initial weights, the order and the dropout")
 
     @property
     def reading(self) -> DataOptions:

@@ -28,8 +28,8 @@ from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model
 from torch_linformer.opening.pretrained import UNUSED, load_any_config, open_by
 from torch_linformer.opening.sentence_transformers import sentence_pooling
 from torch_linformer.tasks.task import Task
+from torch_linformer.training.model_settings import MAX_LENGTH, ModelSettings
 from torch_linformer.training.run_options import OF_ENCODERS
-from torch_linformer.training.train_settings import MAX_LENGTH, TrainSettings
 
 LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
 Say = Callable[[str], None]
@@ -97,14 +97,14 @@ def token_types(config: AnyConfig | PreTrainedConfig) -> int:
     return getattr(config, "type_vocab_size", 0)
 
 
-def refuse_options(settings: TrainSettings, config: AnyConfig | PreTrainedConfig) -> None:
+def refuse_options(settings: ModelSettings, config: AnyConfig | PreTrainedConfig) -> None:
     """Raise ``InputError`` for options of an encoder that is made linear, where none is."""
     for name in OF_ENCODERS:
         if isinstance(config, AnyConfig) and getattr(settings, name) is not None:
             raise InputError(f"{flag(name)} is for a new model; --from {settings.from_model} has its own")
 
 
-def open_first(settings: TrainSettings, say: Say = lambda sentence: None) -> AnyModel:
+def open_first(settings: ModelSettings, say: Say = lambda sentence: None) -> AnyModel:
     """The model to begin with, in float32; a linear encoder reads ``settings.length`` tokens, others are as they are.
 
     An encoder has the head for masked words where they are learned, and otherwise none. ``say`` is told what is new.
@@ -150,7 +150,7 @@ def _opened(source: str, config: AnyConfig | PreTrainedConfig, auto: Any, say: S
     return model
 
 
-def _linear(encoder: PreTrainedModel, source: str, settings: TrainSettings, say: Say) -> LinearEncoder:
+def _linear(encoder: PreTrainedModel, source: str, settings: ModelSettings, say: Say) -> LinearEncoder:
     """A linear encoder of one that is not, with the slots and the window of the settings."""
     linear = linearize(
         encoder,

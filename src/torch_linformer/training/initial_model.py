@@ -33,9 +33,9 @@ from torch_linformer.training.first_model import (
     pooling_of_heads,
     refuse_options,
 )
+from torch_linformer.training.model_settings import DECODER_SLOTS, WINDOW, ModelSettings
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
-from torch_linformer.training.train_settings import DECODER_SLOTS, WINDOW, TrainSettings
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
 _LSA_STEPS = 100  # at the peak rate, that the optimizer would need to undo the vectors
@@ -43,7 +43,7 @@ _MODEL_OPTIONS = ("attention", "activation_memory", "chunk_size")  # those of a 
 
 
 def build_model(
-    settings: TrainSettings,
+    settings: ModelSettings,
     task: Task,
     tokenizer: PreTrainedTokenizerFast,
     splits: Splits,
@@ -97,7 +97,7 @@ def _on_layers(source: LinformerPreTrainedModel, task: Task, labels: dict[str, A
     return model
 
 
-def _build_seq2seq(settings: TrainSettings, task: Task, tokenizer: PreTrainedTokenizerFast) -> LinformerPreTrainedModel:
+def _build_seq2seq(settings: ModelSettings, task: Task, tokenizer: PreTrainedTokenizerFast) -> LinformerPreTrainedModel:
     """A new encoder-decoder, or another that continues to learn."""
     if settings.from_model is None:
         return task.model_class(cast(Any, build_seq2seq_config(settings, tokenizer, task.config)))
@@ -118,7 +118,7 @@ def _read_up_to(model: LinformerPreTrainedModel, length: int, option: str = "--m
         raise InputError(f"{option} {length}: {error}; shorter texts are not padded to it") from None
 
 
-def check_first_model(settings: TrainSettings, config: AnyConfig | PreTrainedConfig) -> None:
+def check_first_model(settings: ModelSettings, config: AnyConfig | PreTrainedConfig) -> None:
     """Raise ``InputError`` where a model cannot learn what is wanted because of what it is or what its tokens see."""
     refuse_options(settings, config)
     seq2seq, causal = isinstance(config, LinformerSeq2SeqConfig), getattr(config, "causal", False)
@@ -193,22 +193,22 @@ def _freeze_lowest(model: AnyModel, number: int) -> None:
         kept.requires_grad_(False)
 
 
-def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:
+def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, *, peak_rate: float, seed: int) -> None:
     """Add the tokens' vectors to the random embeddings, at a scale that training refines and does not erase.
 
     ``documents`` are the tokenized training documents, with a column "input_ids".
     """
     weight = cast(nn.Embedding, model.get_input_embeddings()).weight
-    order = np.random.default_rng(settings.seed).permutation(len(documents))
+    order = np.random.default_rng(seed).permutation(len(documents))
     drawn = documents.select(np.sort(order[:_LSA_DOCUMENTS])).with_format("numpy")
-    vectors = token_vectors((row["input_ids"] for row in drawn), weight.shape[0], weight.shape[1], seed=settings.seed)
+    vectors = token_vectors((row["input_ids"] for row in drawn), weight.shape[0], weight.shape[1], seed=seed)
     with torch.no_grad():
-        weight += torch.from_numpy(vectors) * (_LSA_STEPS * settings.peak_rate)
+        weight += torch.from_numpy(vectors) * (_LSA_STEPS * peak_rate)
         weight[model.config.pad_token_id] = 0
 
 
 def build_config(
-    settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, labels: dict[str, Any]
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, labels: dict[str, Any]
 ) -> LinformerConfig:
     """The configuration of the new model that ``settings`` ask for, with what the task sets in it."""
     size, causal = SIZES[settings.size], settings.task == "clm"
@@ -241,7 +241,7 @@ def build_config(
 
 
 def build_seq2seq_config(
-    settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, tokens: dict[str, Any]
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, tokens: dict[str, Any]
 ) -> LinformerSeq2SeqConfig:
     """The configuration of the new encoder-decoder that ``settings`` ask for.
 
@@ -264,7 +264,7 @@ def build_seq2seq_config(
     return LinformerSeq2SeqConfig(encoder=encoder, decoder=decoder, pad_token_id=tokenizer.pad_token_id, **tokens)
 
 
-def _class_weights(settings: TrainSettings, splits: Splits) -> list[float] | None:
+def _class_weights(settings: ModelSettings, splits: Splits) -> list[float] | None:
     """Weights inverse to how often a label occurs, 1 on average over the documents."""
     if settings.class_weights == "none":
         return None

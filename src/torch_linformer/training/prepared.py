@@ -22,6 +22,7 @@ from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.tasks.whole_documents import Regression
 from torch_linformer.training.describing import describe_data
 from torch_linformer.training.first_model import first_config, pooling_of, token_types
+from torch_linformer.training.model_settings import ModelSettings
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
@@ -33,7 +34,7 @@ TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
 
 
 def new_task(
-    settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, names: Sequence[str], documents: Dataset
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, names: Sequence[str], documents: Dataset
 ) -> Task:
     """The task that the settings, the names of the labels and the training documents set."""
     kind = TASKS[settings.task]
@@ -57,7 +58,7 @@ def new_task(
     return kind(tokenizer, names)
 
 
-def _is_typed(settings: TrainSettings) -> bool:
+def _is_typed(settings: ModelSettings) -> bool:
     """Whether questions and texts have token types of their own; a model of this package can be given some."""
     if settings.from_model is None:
         return True
@@ -98,7 +99,7 @@ def prepare(settings: TrainSettings, splits: Splits, checkpoint: Path | None, sc
     return Prepared(splits, tokenizer, task, train, validation, test)
 
 
-def _tokenizer(settings: TrainSettings, splits: Splits, checkpoint: Path | None) -> PreTrainedTokenizerFast:
+def _tokenizer(settings: ModelSettings, splits: Splits, checkpoint: Path | None) -> PreTrainedTokenizerFast:
     options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
     if checkpoint is not None:
         return build_tokenizer(str(checkpoint), (), **options)

@@ -119,7 +119,8 @@ def _trained(
             raise InputError(f"--context-parallel {settings.context_parallel}: {error}") from None
     # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
     if settings.begins_with_lsa and checkpoint is None and processes.is_main():
-        add_latent_semantics(cast(LinformerPreTrainedModel, model), data.train.windows, settings)
+        own, rows = cast(LinformerPreTrainedModel, model), data.train.windows
+        add_latent_semantics(own, rows, peak_rate=settings.peak_rate, seed=settings.seed)
     describe_model(model, settings, device, precision, screen)
     if settings.compile:
         screen.say(compile_backbone(model, device, training=True))
