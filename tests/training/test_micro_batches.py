@@ -11,7 +11,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.tasks.task import IGNORED
 from torch_linformer.tasks.whole_documents import Classification
-from torch_linformer.training import step_size
+from torch_linformer.training import micro_batches
 from torch_linformer.training.batches import parts_of, without_padding
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.trainer import quiet_arguments
@@ -84,11 +84,13 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(case, tokens_at_once, w
 def test_a_training_takes_the_memory_there_is(train_quickly, tmp_path, monkeypatch):
     """And refuses, before anything is trained, what does not fit."""
     options = {"max_steps": 1, "baseline": False}
-    monkeypatch.setattr(step_size, "device_bytes", lambda device: 1000)
+    monkeypatch.setattr(micro_batches, "device_bytes", lambda device: 1000)
     with pytest.raises(InputError, match=r"--batch-size 8: a step takes about .* even with one text at once") as error:
         train_quickly(tmp_path / "run", **options)
     number, unit = re.search(r"about ([\d.]+) ([kM])B", str(error.value)).groups()
-    monkeypatch.setattr(step_size, "device_bytes", lambda device: int(1.6 * float(number) * {"k": 1e3, "M": 1e6}[unit]))
+    monkeypatch.setattr(
+        micro_batches, "device_bytes", lambda device: int(1.6 * float(number) * {"k": 1e3, "M": 1e6}[unit])
+    )
     shown = train_quickly(tmp_path / "run", **options)
     assert re.search(r"a step of 8 texts, [1-7] at once: about ", shown)
     assert (tmp_path / "run" / "report.html").exists()

@@ -34,8 +34,8 @@ from torch_linformer.opening.run_folder import Spent
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_duration
 from torch_linformer.training.fitting import fit
+from torch_linformer.training.micro_batches import fit_micro_batches
 from torch_linformer.training.step_costs import LINEAR, ModelStep
-from torch_linformer.training.step_size import fit_step
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -135,7 +135,7 @@ class Adaptation:
         self.trainer = self._trainer(output)
         base: Any = self.teacher.model.config
         of_teacher = 4 * base.num_hidden_layers * base.hidden_size
-        self.screen.say(fit_step(self.trainer, held=of_teacher).describe())
+        self.screen.say(fit_micro_batches(self.trainer, held=of_teacher).describe())
         if (minutes := self.settings.minutes) is not None:
             after = [f"comparing, about {format_duration(self._seconds_of_comparing)}"]
             if self.settings.probe:

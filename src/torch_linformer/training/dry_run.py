@@ -11,10 +11,10 @@ from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.reporting.tables import format_bytes, format_count, format_duration
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.initial_model import build_model
+from torch_linformer.training.micro_batches import fit_micro_batches
 from torch_linformer.training.prepared import prepare
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.step_costs import measure_steps, step_of
-from torch_linformer.training.step_size import fit_step
 from torch_linformer.training.train import new_trainer, with_the_first_model
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
@@ -48,7 +48,7 @@ def try_training(
     rows, at_once = data.task.training_rows(data.train), settings.batch_size
     if not settings.freeze:
         with tempfile.TemporaryDirectory() as folder:
-            size = fit_step(new_trainer(settings, Path(folder), data, model, device, precision))
+            size = fit_micro_batches(new_trainer(settings, Path(folder), data, model, device, precision))
         at_once = size.texts_at_once
     screen.say("measuring a step")
     (cost,) = measure_steps([step_of(model, at_once, settings.length, device, precision, training=not settings.freeze)])

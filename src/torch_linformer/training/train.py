@@ -46,12 +46,12 @@ from torch_linformer.training.lexical import (
     weigh,
     weigh_vectors,
 )
+from torch_linformer.training.micro_batches import fit_micro_batches
 from torch_linformer.training.prepared import EVALUATIONS, Prepared, prepare
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import measure_beside_full_attention, step_of
-from torch_linformer.training.step_size import fit_step
 from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 from torch_linformer.training.trainer import run_arguments
@@ -137,7 +137,7 @@ def _trained(
         spent = fit_head(trainer, data.train, data.validation, screen)
     else:
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
-            size = fit_step(trainer)
+            size = fit_micro_batches(trainer)
             screen.say(size.describe())
             rows = size.texts_at_once
         fitted = checkpoint is None and processes.count() == 1 and _has_new_head(settings, data.task, model)

@@ -27,7 +27,7 @@ STATE = 3  # numbers beside each parameter: its gradient and the two of AdamW
 
 
 @dataclass(frozen=True)
-class StepSize:
+class StepEstimate:
     """A training step.
 
     Attributes:
@@ -53,7 +53,7 @@ class StepSize:
         )
 
 
-def fit_step(trainer: RunTrainer, *, held: float = 0.0) -> StepSize:
+def fit_micro_batches(trainer: RunTrainer, *, held: float = 0.0) -> StepEstimate:
     """Measure two texts, and let the trainer's step read as many of the longest at once as the memory holds.
 
     Args:
@@ -82,7 +82,7 @@ def fit_step(trainer: RunTrainer, *, held: float = 0.0) -> StepSize:
     most = min(trainer.most_at_once, int((MEMORY_SHARE * free - fixed) / a_text * longest))
     trainer.tokens_at_once = max(longest, most)
     at_once = max(1, min(texts, most // longest))
-    return StepSize(texts, at_once, fixed + at_once * a_text, free, seconds * mean * texts)
+    return StepEstimate(texts, at_once, fixed + at_once * a_text, free, seconds * mean * texts)
 
 
 def _measured(trainer: RunTrainer, row: Any) -> tuple[float, float]:

@@ -13,8 +13,8 @@ from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.step import SavedBytes
-from torch_linformer.training import step_size
-from torch_linformer.training.step_size import fit_step
+from torch_linformer.training import micro_batches
+from torch_linformer.training.micro_batches import fit_micro_batches
 from torch_linformer.training.training_screen import TrainingScreen
 
 
@@ -68,21 +68,21 @@ def test_memory_decides_how_many_texts_are_read_at_once(trainer, monkeypatch):
     """What is free besides the state of the optimizer, at most as many tokens as are read at once anywhere."""
     longest = max(trainer.train_dataset["length"])
     drawn = torch.get_rng_state()
-    whole = fit_step(trainer)
+    whole = fit_micro_batches(trainer)
     assert (whole.texts_at_once, trainer.tokens_at_once) == (16, 16_384) and "at once" not in whole.describe()
     assert all(p.grad is None for p in trainer.model.parameters())
     assert torch.equal(torch.get_rng_state(), drawn)
-    monkeypatch.setattr(step_size, "device_bytes", lambda device: int(0.75 * whole.bytes / 0.8))
-    parts = fit_step(trainer)
+    monkeypatch.setattr(micro_batches, "device_bytes", lambda device: int(0.75 * whole.bytes / 0.8))
+    parts = fit_micro_batches(trainer)
     assert 4 <= parts.texts_at_once < 16 and parts.bytes < whole.bytes
     assert trainer.tokens_at_once < (parts.texts_at_once + 1) * longest
     shown = r"a step of 16 texts, \d+ at once: about [\d.]+ [kM]B of the [\d.]+ [kM]B that are free, and [\d.]+ m?s"
     assert re.fullmatch(shown, parts.describe())
-    monkeypatch.setattr(step_size, "device_bytes", lambda device: 1000)
+    monkeypatch.setattr(micro_batches, "device_bytes", lambda device: 1000)
     with pytest.raises(
         InputError, match=rf"--max-length {longest}, --batch-size 16: a step takes about .* lower one of"
     ):
-        fit_step(trainer)
+        fit_micro_batches(trainer)
 
 
 def test_what_a_forward_pass_keeps_is_counted():
