@@ -16,4 +16,4 @@ def test_losses_rates_and_scores_are_in_tensorboard(train_quickly, tmp_path):
     assert {step: f"{value:.4f}" for step, value in found["eval/macro_f1"].items()} == {int(a): b for a, b in told}
     assert found["eval/loss"].keys() == found["eval/macro_f1"].keys()
     assert found["train/loss"].keys() == found["train/learning_rate"].keys() and max(found["train/loss"]) == 40
-    assert 0 < max(found["train/learning_rate"].values()) <= 0.003
+    assert max(found["train/learning_rate"].values()) == pytest.approx(0.003)

@@ -53,5 +53,7 @@ def _chart(
     if not any(line.points for line in lines):
         return []
     heading = f"{title} of a forward pass by length"
-    chart = LogLogChart(title=heading, x_label="tokens of a text", y_label=label, y_format=shown, lines=lines)
+    chart = LogLogChart(
+        title="Linear and full attention", x_label="tokens of a text", y_label=label, y_format=shown, lines=lines
+    )
     return [Section(heading, figure=chart.svg(), caption="Both axes are logarithmic.", detail=True)]
