@@ -136,6 +136,7 @@ def test_a_head_learns_what_it_says(model_class, tmp_path, save_source, tokenize
         ({"k": 8}, r"--k has no place here: torch_linformer\.linearize has decided it"),
         ({"exact_below": 8}, r"--exact-below has no place here: torch_linformer\.linearize has decided it"),
         ({"fsdp": True}, "--fsdp has no place here: torchrun starts it in several processes"),
+        ({"push_to_hub": "name"}, r"--push-to-hub has no place here: model\.push_to_hub uploads the result"),
         ({"test": "held-out.csv"}, "test must be a fraction of the texts, got 'held-out.csv'"),
         ({"task": "mlm"}, "--task mlm: .* has no head for it"),
         ({"pooling": "last"}, "pooling must be one of mean, cls, max, got 'last'"),

@@ -97,7 +97,7 @@ def test_a_folder_with_everything(bert, call, workplace):
     assert record["machine"]["torch"] == torch.__version__ and record["machine"]["processor"]
     assert [each["length"] for each in record["spectra"]] == [16, 32]
     page = (folder / "report.html").read_text()
-    assert "<script" not in page and page.count("<svg") == 2 and "16 tokens" in page
+    assert "<script" not in page and page.count("<svg") == 4 and "16 tokens" in page
     assert "slots and window" in page and "K by the rank of P, 32 tokens" in page
     (k,) = set(record["spectra"][1]["suggested_k"]["loss"]["layers"])
     errors = record["spectra"][1]["low_rank_error"]

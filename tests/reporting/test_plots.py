@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_linformer.reporting import plots
-from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
+from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram, reliability_diagram
 
 SVG = "{http://www.w3.org/2000/svg}"
 HISTORY = [
@@ -44,6 +44,12 @@ FIGURES = {
     "learning_curve": lambda: learning_curve("Curve", HISTORY, "eval_accuracy").figure,
     "confusion_matrix": lambda: confusion_matrix([[3, 1], [0, 4]], ["neg", "pos"]),
     "length_histogram": lambda: length_histogram([5, 100, 900], 512),
+    "reliability_diagram": lambda: reliability_diagram(
+        [
+            {"confidence": 0.5, "accuracy": 0.25, "documents": 4},
+            {"confidence": 0.9, "accuracy": 0.8, "documents": 10},
+        ]
+    ),
 }
 
 

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from torch_linformer.adaptation.adaptation_report import _costs
+from torch_linformer.adaptation.cost_sections import cost_sections
 from torch_linformer.training.step_costs import StepCost, compare_costs
 
 
@@ -38,9 +38,14 @@ def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(finish_run):
 
 
 def test_the_table_of_an_adaptation_says_it_too():
-    (table,) = _costs({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
+    costs = {4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 0))}
+    table, time, memory = cost_sections(costs)
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
-    assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
+    assert table.rows[1][3:] == ("–", "failed", "0", "–") and len(table.columns) == 7
+    for section, heading in ((time, "Time"), (memory, "Memory")):
+        assert section.heading == f"{heading} of a forward pass by length" and "full attention" in section.figure
+    assert "8,192" in time.figure and "8,192" not in memory.figure  # where nothing was measured
+    assert len(cost_sections(dict([*costs.items()][:1]))) == 1 and cost_sections({}) == []
 
 
 def test_what_makes_the_scores_doubtful_is_shown_with_them(train_quickly, quick, tmp_path):

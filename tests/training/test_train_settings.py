@@ -7,6 +7,8 @@ from torch_linformer.errors import InputError, flag
 from torch_linformer.models.configuration import CHOICES
 from torch_linformer.nn.attention.context import FullContext
 from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing, SlotMass
+from torch_linformer.opening.run_folder import identity
+from torch_linformer.training import run_options
 from torch_linformer.training.run_options import read_config
 from torch_linformer.training.sizes import SIZES, size_of_width
 from torch_linformer.training.train_settings import TrainSettings
@@ -123,6 +125,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"freeze": True}, "--freeze keeps the weights of another model: name one with --from"),
         ({"freeze_layers": 1}, "--freeze-layers keeps the weights of another model: name one with --from"),
         ({"freeze_layers": -1}, "--freeze-layers must be at least 0, got -1"),
+        ({"report_to": "comet"}, "--report-to must be one of tensorboard, wandb, mlflow, got 'comet'"),
         (
             {"freeze_layers": 1, "from_model": "m", "task": "mlm"},
             "--freeze-layers goes with --task classify, multilabel, regress, embed, token-classify, qa, not mlm",
@@ -275,6 +278,8 @@ VALUES = {
     "precision": ('"fp32"', "fp32"),
     "device": ('"cpu"', "cpu"),
     "output": ('"out"', "out"),
+    "report-to": ('"wandb"', "wandb"),
+    "push-to-hub": ('"me/posts"', "me/posts"),
 }
 
 
@@ -325,3 +330,16 @@ def test_a_file_that_is_missing(tmp_path):
         read_config(str(tmp_path / "none.toml"), TrainSettings)
     with pytest.raises(InputError, match="Is a directory"):
         read_config(str(tmp_path), TrainSettings)
+
+
+def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
+    monkeypatch.setattr(run_options, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"^--report-to mlflow: the package is not installed: pip install mlflow$"):
+        TrainSettings(report_to="mlflow")
+
+
+def test_one_that_is_does_not_make_another_run_but_needs_steps(monkeypatch):
+    monkeypatch.setattr(run_options, "find_spec", lambda name: name)
+    assert identity(TrainSettings(report_to="wandb", push_to_hub="posts")) == identity(TrainSettings())
+    with pytest.raises(InputError, match=r"^--report-to has no effect with --freeze, which fits a head in one go"):
+        TrainSettings(report_to="wandb", freeze=True, from_model="m")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING
 from torch_linformer.errors import InputError, flag
-from torch_linformer.training.run_options import RunOptions, check_fsdp, check_options, option
+from torch_linformer.training.run_options import PUSH_HELP, RunOptions, check_fsdp, check_options, option
 
 STEPS = 1000
 PROJECTIONS = ("dynamic", "mean")
@@ -61,6 +61,7 @@ class AdaptSettings(RunOptions):
     probe: bool = option(True, "measure a forward pass, compared with full attention")
     device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/SOURCE-linformer]")
+    push_to_hub: str | None = option(None, PUSH_HELP)
 
     def __post_init__(self) -> None:
         check_options(

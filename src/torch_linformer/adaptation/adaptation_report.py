@@ -10,6 +10,7 @@ import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_costs import Pair
 from torch_linformer.adaptation.comparison import WithoutSlots, verdict_on_slots
+from torch_linformer.adaptation.cost_sections import cost_sections
 from torch_linformer.adaptation.objectives import chance_of_neighbours
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, copy_sentence_modules
 from torch_linformer.encoders.classes import LinearEncoder
@@ -121,7 +122,7 @@ class Adapted:
                 for score, title in objective.titles.items()
                 if score in self.start
             ],
-            sections=[_scores(self), curve, *_tradeoff(self), *_costs(self.costs)],
+            sections=[_scores(self), curve, *_tradeoff(self), *cost_sections(self.costs)],
             settings={flag(name): str(value) for name, value in asdict(self.settings).items() if value is not None},
             machine=machine_and_versions(self.device),
             command=self.command,
@@ -237,35 +238,6 @@ def _tradeoff(adapted: Adapted) -> list[Section]:
     columns = ("K", *(format_count(each.k) for each in adapted.tradeoff))
     rows = [*scores, (f"tokens/s of {format_count(adapted.longest)}", *speeds), ("MB", *memories)]
     return [Section("The same weights with other K", text=text, columns=columns, rows=rows)]
-
-
-def _costs(costs: Mapping[int, Pair]) -> list[Section]:
-    if not costs:
-        return []
-    rows = []
-    for length, (ours, full) in costs.items():
-        (speed, memory), (full_speed, full_memory) = cost_cells(ours), cost_cells(full)
-        faster, more = compare_costs(ours, full)
-        rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
-    return [
-        Section(
-            "Cost of a forward pass",
-            text="One text of as many tokens as the model reads, and one of the median of the test texts; the adapted "
-            "model and the same model with full attention (SDPA) in turn, each in its own process. One that ran out of "
-            "memory, or of the time for measuring, is reported as failed. Peak memory is that of the pass, without "
-            "parameters and input.",
-            columns=(
-                "tokens",
-                "ours, tokens/s",
-                "full, tokens/s",
-                "ours is",
-                "ours, MB",
-                "full, MB",
-                "ours takes",
-            ),
-            rows=rows,
-        )
-    ]
 
 
 def _model_card(adapted: Adapted) -> str:

@@ -13,6 +13,7 @@ from torch_linformer.adaptation.texts import read_documents
 from torch_linformer.data.parts import content_digest
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import require_compiler, resolve_device, resolve_precision
+from torch_linformer.opening.hub import repository_for, upload
 from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -53,6 +54,7 @@ def run_adaptation(
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
     run = {**identity(settings), "source": source}
     with shared_run(output, run, resume, screen, RESULT) as (checkpoint, finished):
+        repository = processes.on_main(lambda: repository_for(settings.push_to_hub))
         if finished:
             screen.say(f"{output} holds this adaptation already, and it is finished; remove the folder to run it again")
         else:
@@ -73,4 +75,6 @@ def run_adaptation(
             if processes.is_main():
                 write_report(outcome, output)
                 show_adapted(outcome, output, screen)
+    if repository is not None and processes.is_main():
+        upload(output, repository, screen)
     return output

@@ -29,6 +29,7 @@ OF_THE_COMMAND = {
     **dict.fromkeys(("data", *OF_FILES, "trust_remote_code"), "here the model and the texts are given"),
     **dict.fromkeys(OF_LINEARIZE, "torch_linformer.linearize has decided it"),
     "fsdp": "torchrun starts it in several processes",
+    "push_to_hub": "model.push_to_hub uploads the result",
 }
 SAME = ("hidden_size", "num_hidden_layers", "vocab_size")  # of teacher and student
 

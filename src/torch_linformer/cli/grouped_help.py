@@ -14,8 +14,8 @@ _GROUPS = {
     "Training": "epochs steps max_steps minutes patience batch_size learning_rate slot_learning_rate class_weights "
     "label_smoothing whole_words seed",
     "Hardware": "device precision compile activation_memory chunk_size context_parallel fsdp",
-    "Report": "baseline probe",
-    "Run": "output config check resume debug help",
+    "Report": "baseline probe report_to",
+    "Run": "output push_to_hub config check resume debug help",
 }
 _GROUP_OF = {name: title for title, names in _GROUPS.items() for name in names.split()}
 

@@ -28,6 +28,8 @@ FREE = (
     "context_parallel",
     "fsdp",
     "compile",
+    "report_to",
+    "push_to_hub",
 )  # settings that may change when a run goes on
 DATA_FILE = "data.json"  # the columns that a model was trained with
 DIGEST = "data_digest"  # of the documents of a run, in its RUN_FILE beside the settings

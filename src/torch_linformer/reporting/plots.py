@@ -187,6 +187,27 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
     return render_svg(draw, description, height=side + 0.75 * label_width + 50, width=width)
 
 
+def reliability_diagram(bins: Sequence[Mapping[str, float]]) -> str:
+    """Draw how often the most probable label is right against its mean probability, a dot a bin.
+
+    Bins are those of ``calibration_metrics`` (torch_linformer.tasks); a dot's area grows with the documents of its bin.
+    """
+    confidence, accuracy, documents = (
+        np.asarray([row[name] for row in bins]) for name in ("confidence", "accuracy", "documents")
+    )
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.plot(confidence, accuracy, color=BLUE, linewidth=1.2)
+        area = 20 + 400 * documents / documents.sum()
+        axes.scatter(confidence, accuracy, s=area, color=BLUE, alpha=0.6, linewidths=0)
+        axes.set(xlabel="highest probability", ylabel="share of right labels", xlim=(0, 1.02), ylim=(-0.02, 1.02))
+
+    description = f"Share of right labels against the highest probability, {format_count(documents.sum())} documents"
+    return render_svg(draw, description, height=330, width=LEGEND_WIDTH)
+
+
 def length_histogram(lengths: Sequence[int], max_length: int) -> str:
     """Draw the lengths of whole documents, in tokens on a logarithmic axis; no bar crosses `max_length`."""
     tokens = np.maximum(np.asarray(lengths, dtype=np.int64), 1)

@@ -21,6 +21,7 @@ from torch_linformer.tasks.baselines import (
     tfidf_multilabel_baseline,
     tfidf_regression_baseline,
 )
+from torch_linformer.tasks.calibration_metrics import calibration_metrics
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.linear_classifiers import best_threshold
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
@@ -72,7 +73,8 @@ label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         known, given = self.known(documents), np.argmax(answers, axis=-1)
         tallies = {score: tally(score, known, given) for score in self.headline}
-        return {**classification_metrics(known, given.tolist(), self.names), "tallies": tallies}
+        scores = classification_metrics(known, given.tolist(), self.names)
+        return {**scores, **calibration_metrics(known, answers), "tallies": tallies}
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         parts = [(part["text"][:], part["label"][:]) for part in (train, validation, test)]

@@ -10,12 +10,12 @@ from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.reporting.tables import format_bytes, format_count, format_duration
 from torch_linformer.training.describing import describe_model
-from torch_linformer.training.initial_model import build_model
+from torch_linformer.training.initial_model import build_model, with_the_first_model
 from torch_linformer.training.micro_batches import fit_micro_batches
 from torch_linformer.training.prepared import prepare
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.step_costs import measure_steps, step_of
-from torch_linformer.training.train import new_trainer, with_the_first_model
+from torch_linformer.training.train import new_trainer
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 

@@ -1,5 +1,6 @@
 """The model that a training begins with."""
 
+import dataclasses
 from collections import Counter
 from typing import Any, cast
 
@@ -26,16 +27,19 @@ from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import (
     Say,
+    first_config,
     freeze_lowest,
     leave_out_dropout,
+    length_read,
     on_encoder,
     open_first,
     pooling_of_heads,
     refuse_options,
 )
 from torch_linformer.training.model_settings import DECODER_SLOTS, WINDOW, ModelSettings
-from torch_linformer.training.sizes import SIZES
+from torch_linformer.training.sizes import SIZES, size_of_width
 from torch_linformer.training.splits import Splits
+from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
 _LSA_STEPS = 100  # at the peak rate, that the optimizer would need to undo the vectors
@@ -141,6 +145,22 @@ def check_first_model(settings: ModelSettings, config: AnyConfig | PreTrainedCon
     else:
         return
     raise InputError(f"--from {settings.from_model}: {wrong}")
+
+
+def with_the_first_model(settings: TrainSettings) -> TrainSettings:
+    """The settings completed by the model that the training begins with, if any."""
+    if settings.from_model is None:
+        return settings
+    first = first_config(settings.from_model)
+    check_first_model(settings, first)
+    if isinstance(first, LinformerSeq2SeqConfig) and settings.max_target_length is None:
+        longest = cast(LinformerConfig, first.decoder).max_position_embeddings
+        settings = dataclasses.replace(settings, max_target_length=longest)
+    settings = dataclasses.replace(settings, max_length=settings.max_length or length_read(first))
+    if settings.learning_rate is not None or settings.freeze:
+        return settings
+    peak_rate = FINE_TUNING * size_of_width(reader_config(cast(AnyConfig, first)).hidden_size).learning_rate
+    return dataclasses.replace(settings, learning_rate=peak_rate)
 
 
 def has_new_head(first: AnyConfig | PreTrainedConfig, task: Task, config: AnyConfig) -> bool:

@@ -160,7 +160,8 @@ def weigh(
         validated, tested = found[name]
         task.tune(trainer.answers_of_logits(validated, validation), validation.documents)
         scores[name] = task.scores(trainer.answers_of_logits(tested, test), test.documents)
-    return Weighing("lexical head", (a, b), losses, scores, gained, task.best_metric, kept)
+    logits = found["both" if kept else "rest"]
+    return Weighing("lexical head", (a, b), losses, scores, gained, task.best_metric, kept, logits)
 
 
 def _gain(model: LinformerForSequenceClassification, labels: Tensor, before: float, after: float) -> float:

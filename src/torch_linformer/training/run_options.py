@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -17,6 +18,8 @@ from torch_linformer.reporting.tables import format_bytes
 from torch_linformer.tasks.headlines import HEADLINES
 
 TASKS = tuple(HEADLINES)
+TRACKERS = ("tensorboard", "wandb", "mlflow")  # by the names of their packages, which are those of transformers
+PUSH_HELP = "upload the finished folder to NAME or OWNER/NAME on the hub; private where it is new"
 OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
 OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are made of whole documents
 OF_TASKS = {  # options that only some tasks have
@@ -73,6 +76,7 @@ OF_STEPS = (
     "fsdp",
     "context_parallel",
     "compile",
+    "report_to",
 )
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -127,6 +131,9 @@ def check_options(settings: Any, positive: Sequence[str], least: Mapping[str, in
                 f"{flag(name)} {getattr(settings, name)}: numbering the tokens of one text takes "
                 f"{format_bytes(needed)}, and this machine has {format_bytes(there)}; take fewer tokens"
             )
+    tracker = getattr(settings, "report_to", None)
+    if tracker is not None and find_spec(tracker) is None:
+        raise InputError(f"--report-to {tracker}: the package is not installed: pip install {tracker}")
     if not 0 <= settings.seed < 2**32:
         raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
 

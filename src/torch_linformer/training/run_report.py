@@ -16,7 +16,7 @@ from torch_linformer.opening.run_folder import Spent, write_columns, write_model
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
+from torch_linformer.reporting.plots import learning_curve, length_histogram
 from torch_linformer.reporting.report import (
     Headline,
     Report,
@@ -30,7 +30,9 @@ from torch_linformer.reporting.tables import format_count, format_duration, form
 from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
+from torch_linformer.training.calibration import Calibration
 from torch_linformer.training.describing import opener_of, own_fields
+from torch_linformer.training.label_sections import label_sections
 from torch_linformer.training.run_options import OF_TEXT
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
@@ -54,6 +56,7 @@ class Outcome:
     task: Task
     scores: dict[str, Any]
     lexical: Weighing | None
+    calibration: Calibration | None
     baselines: dict[str, dict[str, Any]]
     costs: tuple[StepCost | None, StepCost | None] | None
     history: list[dict[str, Any]]
@@ -109,6 +112,7 @@ class Outcome:
                 for other, scores in (*self.parts.items(), *self.baselines.items())
                 for name, score in self.task.heading(scores).items()
             },
+            **(self.calibration.record if self.calibration else {}),
             "method": self.method,
             "verdict": self.verdict,
             "train_seconds": self.spent.all_seconds,
@@ -128,6 +132,7 @@ class Outcome:
         """What the terminal and ``report.html`` show."""
         kind = "Full-attention twin" if self.full_attention else "Linformer"
         kind = self.method if self.is_head_only else kind
+        labels = label_sections(self.scores, self.splits.names, self.calibration)
         return Report(
             title=f"{kind} on {name_in_title(self.settings.data)}",
             verdict="\n".join(filter(None, [self.verdict, *self.splits.warnings])),
@@ -135,7 +140,7 @@ class Outcome:
             f"{format_duration(self.spent.all_seconds)} on {format_count(len(self.splits.train))} documents. "
             f"The scores are those of {format_count(len(self.splits.test))} documents the model never saw.",
             headlines=_headlines(self),
-            sections=[_scores(self), *_costs(self), *_data(self), *_labels(self)],
+            sections=[_scores(self), *_costs(self), *_data(self), *labels],
             settings=_settings(self),
             machine=machine_and_versions(self.device),
             command=self.command,
@@ -243,26 +248,6 @@ def _data(outcome: Outcome) -> list[Section]:
             caption=kept,
         ),
     ]
-
-
-def _labels(outcome: Outcome) -> list[Section]:
-    sections, scores = [], outcome.scores
-    if "confusion_matrix" in scores:
-        matrix = confusion_matrix(scores["confusion_matrix"], outcome.splits.names)
-        caption = (
-            "Held-out documents: a row is a true label, a column what was predicted. The fuller the color, the larger "
-            "the share of the row."
-        )
-        sections.append(Section("Confusion matrix", figure=matrix, caption=caption))
-    if "per_label" in scores:
-        shares = ("precision", "recall", "f1")
-        rows = [
-            (row["label"], *(format_percent(row[share]) for share in shares), row["support"])
-            for row in scores["per_label"]
-        ]
-        columns = ("label", "precision", "recall", "F1", "support")
-        sections.append(Section("Labels", columns=columns, rows=rows, detail=True))
-    return sections
 
 
 def _settings(outcome: Outcome) -> dict[str, object]:

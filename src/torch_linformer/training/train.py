@@ -14,28 +14,29 @@ from torch_linformer.models import (
     LinformerConfig,
     LinformerForSequenceClassification,
     LinformerPreTrainedModel,
-    LinformerSeq2SeqConfig,
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, require_compiler, resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import AnyConfig, AnyModel, reader_config
+from torch_linformer.opening.hub import repository_for, upload
+from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.opening.run_folder import Spent, begin_run, identity, shared_run
 from torch_linformer.reporting.tables import format_count, format_scores
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
+from torch_linformer.training.calibration import calibrate
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.encoder_baselines import embedder_baselines, encoder_baselines
-from torch_linformer.training.first_model import first_config, length_read
+from torch_linformer.training.first_model import first_config
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.initial_model import (
     add_latent_semantics,
     build_model,
-    check_first_model,
     has_new_head,
+    with_the_first_model,
 )
 from torch_linformer.training.lexical import (
     HeadFits,
@@ -49,11 +50,10 @@ from torch_linformer.training.lexical import (
 from torch_linformer.training.micro_batches import fit_micro_batches
 from torch_linformer.training.prepared import EVALUATIONS, Prepared, prepare
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
-from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import measure_beside_full_attention, step_of
 from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
-from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
+from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import Weighing
@@ -90,6 +90,7 @@ def train(
         require_compiler(resolve_device(settings.device))
     screen = screen or TrainingScreen()
     with shared_run(output, identity(settings), resume, screen) as (checkpoint, finished):
+        repository = processes.on_main(lambda: repository_for(settings.push_to_hub))
         if finished:
             screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
         else:
@@ -97,6 +98,8 @@ def train(
             if outcome is not None:
                 write_outcome(outcome, output)
                 show_outcome(outcome, output, screen)
+    if repository is not None and processes.is_main():
+        upload(output, repository, screen)
     return output
 
 
@@ -150,7 +153,13 @@ def _trained(
             data.task.tune(trainer.answers_to(data.validation), data.validation.documents)
         best = f"{data.task.threshold:.3g}, which is best for the validation documents"
         screen.say(f"labels are predicted above a probability of {best}")
-    scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
+    calibration = None
+    if isinstance(data.task, Classification):
+        calibration = calibrate(trainer, lexical.logits if lexical else None, data.validation, data.test)
+        screen.say(calibration.describe())
+        scores = calibration.scores
+    else:
+        scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
     if not processes.is_main():
         return None
     data.task.finish(model)
@@ -167,6 +176,7 @@ def _trained(
         task=data.task,
         scores=scores,
         lexical=lexical,
+        calibration=calibration,
         baselines=_baselines(settings, data, device, precision, spent) if settings.baseline else {},
         costs=measure_beside_full_attention(step) if settings.probe else None,
         history=trainer.state.log_history,
@@ -244,22 +254,6 @@ def _weigh_lexical_part(
     return found
 
 
-def with_the_first_model(settings: TrainSettings) -> TrainSettings:
-    """The settings completed by the model that the training begins with, if any."""
-    if settings.from_model is None:
-        return settings
-    first = first_config(settings.from_model)
-    check_first_model(settings, first)
-    if isinstance(first, LinformerSeq2SeqConfig) and settings.max_target_length is None:
-        longest = cast(LinformerConfig, first.decoder).max_position_embeddings
-        settings = dataclasses.replace(settings, max_target_length=longest)
-    settings = dataclasses.replace(settings, max_length=settings.max_length or length_read(first))
-    if settings.learning_rate is not None or settings.freeze:
-        return settings
-    peak_rate = FINE_TUNING * size_of_width(reader_config(cast(AnyConfig, first)).hidden_size).learning_rate
-    return dataclasses.replace(settings, learning_rate=peak_rate)
-
-
 def new_trainer(
     settings: TrainSettings, output: Path, data: Prepared, model: AnyModel, device: str, precision: str
 ) -> DocumentTrainer:
@@ -278,6 +272,7 @@ def new_trainer(
         larger_is_better=task.larger_is_better,
         weight_decay=0.05,
         label_smoothing_factor=settings.label_smoothing,
+        report_to=settings.report_to,
     )
     # Slots of an encoder that reads all rows of a batch exactly, and the pooler of one that makes vectors.
     of_encoder = isinstance(model, LinearEncoder) or isinstance(model.base_model, EncoderBackbone)

@@ -14,7 +14,9 @@ from torch_linformer.training.run_options import (
     OF_STEPS,
     OF_TASKS,
     OF_TEXT,
+    PUSH_HELP,
     TASKS,
+    TRACKERS,
     check_fsdp,
     check_options,
     option,
@@ -52,8 +54,10 @@ class TrainSettings(ModelSettings):
     precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
     baseline: bool = option(True, "also score the baselines, such as TF-IDF")
     probe: bool = option(True, "also compare the speed of a training step with full attention")
+    report_to: str | None = option(None, "also log losses, learning rate and scores by step to a tracker", TRACKERS)
     device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME-OF-THE-DATA]")
+    push_to_hub: str | None = option(None, PUSH_HELP)
 
     def __post_init__(self) -> None:
         lengths = ("max_length", "max_target_length", "max_answer_length", "chunk_size", "batch_size", "lexical_width")

@@ -259,6 +259,7 @@ def run_arguments(
     interval = max(1, -(-steps // evaluations))
     return quiet_arguments(
         output,
+        run_name=output.name,
         max_steps=steps,
         eval_strategy="steps",
         eval_steps=interval,
@@ -272,8 +273,10 @@ def run_arguments(
     )
 
 
-def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: str, **more: Any) -> TrainingArguments:
-    """Arguments of a Trainer that prints nothing and keeps all columns of its data."""
+def quiet_arguments(
+    output: Path, *, batch_size: int, device: str, precision: str, report_to: str | None = None, **more: Any
+) -> TrainingArguments:
+    """Arguments of a Trainer that prints nothing, keeps all columns of its data, and logs to a tracker, if any."""
     return TrainingArguments(
         output_dir=str(output),
         per_device_train_batch_size=batch_size,
@@ -285,7 +288,7 @@ def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: st
         accelerator_config={"split_batches": True} if processes.count() > 1 and processes.pieces() == 1 else None,
         ddp_find_unused_parameters=False,  # there are none
         disable_tqdm=True,
-        report_to="none",
+        report_to=report_to or "none",
         remove_unused_columns=False,
         **more,
     )

@@ -26,6 +26,8 @@ class Weighing:
         gained: how much the log-likelihood of the validation documents gains by the head, in nats.
         score: what picks the checkpoint, and must not be worse with the head.
         kept: whether the model has the head.
+        logits: of a classifier as it is weighed: those of the validation windows, which the head has not learned here,
+            and those of the test windows.
     """
 
     part: str
@@ -35,6 +37,7 @@ class Weighing:
     gained: float
     score: str
     kept: bool
+    logits: tuple[Tensor, Tensor] | None = None
 
     @property
     def helps(self) -> bool:

@@ -23,8 +23,9 @@ from torch_linformer.analysis.spectra.advice import (
     which_k_is_enough,
 )
 from torch_linformer.analysis.spectra.observing import WINDOW
-from torch_linformer.analysis.spectra.spectrum import Spectrum
+from torch_linformer.analysis.spectra.spectrum import LowRankErrors, Spectrum
 from torch_linformer.reporting.files import write_bytes, write_text
+from torch_linformer.reporting.lines import COLORS, MARKERS
 from torch_linformer.reporting.plots import BLUE, INK, draw_cells, draw_figure, render_png, render_svg
 from torch_linformer.reporting.report import Headline, Report, Section, name_in_title, render_html
 from torch_linformer.reporting.tables import MISSING, format_count, format_percent, format_ratio
@@ -47,17 +48,18 @@ _ADVICE = (
 _ERRORS = (
     "‖P̃V − PV‖ / ‖PV‖: the relative error of an attention's output with K slots, measured, mean over documents, heads "
     "and layers. 0 is exact, 1 is as wrong as an output of zeros, and more than 1 is worse than that. The first three "
-    "rows compress only the values: by a random Gaussian matrix (Theorem 1), by means of segments, and by a "
-    "least-squares fit for each head. The others compress keys and values, as a model does: means of segments; "
-    f"input-dependent slots before any training; no slots, but a window of {WINDOW} and the first and last token; "
-    "slots and window together."
+    "rows compress only the values: by a random Gaussian matrix, by means of segments, and by a least-squares fit for "
+    "each head. The random matrix is that of Theorem 1, a bound and no way to build a model: it adds noise, whose root "
+    "mean square is √((‖P‖² ‖V‖² / ‖PV‖² + 1) / K) of the output, above 1 until K is large. The others compress keys "
+    "and values, as a model does: means of segments; input-dependent slots before any training; no slots, but a window "
+    f"of {WINDOW} and the first and last token; slots and window together."
 )
 _OWN = (
     "The model attends to slots: its P is what its queries and keys would give in ordinary attention, and the last "
     "row what its own slots, window and exact tokens lose."
 )
 _KINDS = {
-    "random": "random matrix, values only",
+    "random": "random matrix (Theorem 1), values only",
     "segment_means": "segment means, values only",
     "fitted": "fitted, values only",
     "segment_means_of_keys_too": "segment means",
@@ -104,6 +106,24 @@ def spectrum_svg(spectrum: Spectrum, index: int) -> str:
 def spectrum_png(spectrum: Spectrum, index: int) -> bytes:
     """:func:`plot_spectrum` as a PNG file."""
     return render_png(lambda figure: _draw(figure, spectrum, index), _height(spectrum), _WIDTH)
+
+
+def loss_svg(found: LowRankErrors, description: str) -> str:
+    """Draw the errors of low-rank outputs, mean over layers and heads, against K, as an ``<svg>`` element."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        kinds = [kind for kind in _KINDS if kind in found.errors]
+        for kind, color, marker in zip(kinds, COLORS, MARKERS, strict=False):
+            means = found.errors[kind].mean(dim=(0, 1)).tolist()
+            axes.plot(found.ks, means, color=color, marker=marker, label=_KINDS[kind])
+        axes.axhline(1, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(found.ks, map(format_count, found.ks))
+        axes.set(xlabel="K", ylabel="relative error of the output", ylim=(0, 1.05))
+        figure.legend(loc="outside lower left", ncols=2)
+
+    return render_svg(draw, description, 420)
 
 
 def _height(spectrum: Spectrum) -> float:
@@ -263,12 +283,14 @@ def _errors(spectrum: Spectrum, tokens: str) -> list[Section]:
         documents = f"Fitted on {format_count(found.fitted_on)} documents, measured on {measured} others."
     return [
         Section(
-            f"What low-rank outputs lose, {tokens}",
+            f"What low-rank outputs lose, {tokens} (0: exact, 1: as wrong as zeros)",
             text=f"{_ERRORS} {documents}" + (f"\n\n{_OWN}" if "own_slots" in kinds else ""),
             columns=("K", *map(format_count, found.ks)),
             rows=[
                 [_KINDS[kind], *(f"{error:.3f}" for error in found.errors[kind].mean(dim=(0, 1)).tolist())]
                 for kind in kinds
             ],
+            figure=loss_svg(found, f"What low-rank outputs lose by K, {tokens}"),
+            caption="Lines above 1 leave the figure: the table has them.",
         )
     ]
