@@ -134,8 +134,10 @@ def test_low_precision_costs_no_more_than_in_the_definition(case, precision):
     exact = run(case.definition, exactly, doubles, autocast=False)
     for of_call, of_definition, truth in zip(actual, plain, exact, strict=True):
         error, allowed = (of_call - truth).norm(), (of_definition - truth).norm()
-        # The definition of a softmax over one slot is exact by chance: hence some roundings besides.
-        assert error <= MORE_ROUNDINGS * allowed + FUZZ_ROUNDINGS * torch.finfo(dtype).eps * truth.norm()
+        # The definition of a softmax over one slot is exact by chance: hence some roundings besides; more of them where
+        # steep priors make scores of hundreds, whose last digits are digits of a weight.
+        besides = FUZZ_ROUNDINGS * max(1.0, case.steepness) * torch.finfo(dtype).eps
+        assert error <= MORE_ROUNDINGS * allowed + besides * truth.norm()
 
 
 @FUZZ

@@ -363,7 +363,7 @@ def refusal(output, train_quickly, **options):
 
 def test_a_folder_with_another_run(model_copy, train_quickly):
     before = state_of(model_copy)
-    different = "--k 6 there, 5 here, --seed 3 there, 4 here"
+    different = "--seed 3 there, 4 here, --k 6 there, 5 here"
     assert refusal(model_copy, train_quickly, resume=True, seed=4, k="5") == (
         f"--output {model_copy}: holds another run ({different}); name another folder"
     )
