@@ -7,8 +7,6 @@ from huggingface_hub import HfApi, get_token
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.reporting.screen import Screen
 
-LEFT_OUT = ("checkpoint-*", ".*")  # of a run's folder
-
 
 def repository_for(name: str | None) -> str | None:
     """The whole name of a repository for a model; it is made, and private, where it is not there yet.
@@ -41,12 +39,7 @@ def upload(folder: Path, repository: str, screen: Screen) -> None:
     """
     screen.say(f"uploading {folder} to {repository}")
     try:
-        commit = HfApi().upload_folder(
-            repo_id=repository,
-            folder_path=folder,
-            ignore_patterns=list(LEFT_OUT),
-            commit_message="Add the trained model",
-        )
+        commit = HfApi().upload_folder(repo_id=repository, folder_path=folder, commit_message="Add the trained model")
     except Exception as error:  # as above
         raise InputError(
             f"--push-to-hub {repository}: {_reason(error)}; the model is in {folder}, and the same command with "
