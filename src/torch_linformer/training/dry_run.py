@@ -9,6 +9,7 @@ import transformers
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.reporting.tables import format_bytes, format_count, format_duration
+from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.initial_model import build_model, with_the_first_model
 from torch_linformer.training.micro_batches import fit_micro_batches
@@ -50,19 +51,23 @@ def try_training(
         with tempfile.TemporaryDirectory() as folder:
             size = fit_micro_batches(new_trainer(settings, Path(folder), data, model, device, precision))
         at_once = size.texts_at_once
+    # More take minutes on a CPU, and as long for each token.
+    measured = min(at_once, max(1, TOKENS_AT_ONCE // settings.length))
     screen.say("measuring a step")
-    (cost,) = measure_steps([step_of(model, at_once, settings.length, device, precision, training=not settings.freeze)])
+    step = step_of(model, measured, settings.length, device, precision, training=not settings.freeze)
+    (cost,) = measure_steps([step])
     if cost is None:
         raise InputError(
-            f"a step of {at_once} × {settings.length:,} tokens ran out of memory or took minutes: lower --batch-size "
-            "or --max-length"
+            f"a step of {measured} × {settings.length:,} tokens ran out of memory or took minutes: lower --max-length"
+            f"{' or --batch-size' if measured > 1 else ''}"
         )
+    peak = 1e6 * cost.peak_memory_mb if settings.freeze or measured == at_once else size.bytes
     read = settings.batch_size * float(np.mean(rows["length"][:])) / cost.tokens_per_second
     full = settings.batch_size * settings.length / cost.tokens_per_second
     parts = f", {at_once} at once," if at_once < settings.batch_size else ""
     screen.say(
         f"a step of {settings.batch_size} documents{parts} takes {format_duration(full)} and "
-        f"{format_bytes(1e6 * cost.peak_memory_mb)} beside the model where all have {settings.length:,} tokens, and "
+        f"{format_bytes(peak)} beside the model where all have {settings.length:,} tokens, and "
         f"{format_duration(read)} on average here"
     )
     steps = -(-len(rows) // settings.batch_size) if settings.freeze else settings.steps(len(rows))
