@@ -113,7 +113,8 @@ def find_columns(
             names, _usual_texts(rows, names, usual), strings, (label, question), source, one, trained.get("text")
         )
     if label is None and needs_label:
-        candidates = [name for name in names if not _counts(rows, name)]
+        own_names = () if "id" in usual.label else _known(names, NAME_COLUMNS[:2])
+        candidates = [name for name in names if not _counts(rows, name) and name not in own_names]
         label, reasons[1] = _choose(names, usual.label, candidates, (text, question), source, two, trained.get("label"))
     columns = zip((several(one), several(two), "questions"), (text, label, question), reasons, strict=True)
     reason = ", ".join(f"{what} from column {name!r} ({why})" for what, name, why in columns if name is not None)
