@@ -37,6 +37,24 @@ def test_two_tables_are_joined_by_the_names_of_documents(table):
     assert found.notes[1].startswith("documents: texts from column 'text'")
 
 
+def test_the_name_of_a_query_is_none_of_a_document(table):
+    documents = table("d.csv", ("id", "text"), (1, "one"), (2, "two"), (5, "five"))
+    queries = table("q.csv", ("id", "query", "asks for"), (1, "a", 2), (2, "b", 1), (5, "c", 5))
+    assert rows_of(load_collection(queries, documents, options=NO_OPTIONS))[0] == ("two", ["a"])
+    queries = table("q.csv", ("_id", "text"), (1, "a"), (2, "b"), (5, "c"))
+    with pytest.raises(InputError, match=r"no document column found; name it with --document-column; columns: '_id'"):
+        load_collection(queries, documents, options=NO_OPTIONS)
+
+
+@pytest.mark.parametrize("column", ["label", "Score", "is_duplicate"])
+def test_pairs_that_may_not_belong_together_are_a_question(table, column):
+    pairs = table("p.csv", ("query", "document", column), ("a", "one", 1), ("a", "two", 0))
+    with pytest.raises(InputError, match=rf"p\.csv: each row is read as .* does '{column}' say which do not\? Remove"):
+        load_collection(pairs, options=NO_OPTIONS)
+    named = DataOptions(query_column="query", document_column="document")
+    assert len(load_collection(pairs, options=named).dataset) == 2
+
+
 def test_a_query_may_have_several_documents(table):
     queries = table("q.csv", ("query", "doc_id"), ("a", 7), ("a", 9))
     documents = table("d.csv", ("_id", "text"), (7, "one"), (9, "two"))

@@ -29,14 +29,16 @@ def test_a_folder_may_be_named(table, write):
     elsewhere = write("t.csv", TABLE)
     named = load_documents(str(elsewhere), options=DataOptions(text_folder=str(table.parent)))
     assert named.dataset["text"][:] == ["first", "second"]
-    assert load_documents(str(elsewhere)).dataset["text"][:] == ["a.txt", "deep/b.txt"]  # no file is there
+    with pytest.raises(InputError, match=r"column 'file' holds names of files, such as 'a\.txt', and .* --text-folder"):
+        load_documents(str(elsewhere))  # no file is there
     with pytest.raises(InputError, match=r"^--text-folder nowhere: no such folder$"):
         load_documents(str(elsewhere), options=DataOptions(text_folder="nowhere"))
 
 
-def test_a_file_that_is_missing_is_a_bad_row(table):
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_file_that_is_missing_is_a_bad_row(table, is_named):
     table.write_text(TABLE + "c.txt,y\n")
-    named = DataOptions(text_folder=str(table.parent))
+    named = DataOptions(text_folder=str(table.parent) if is_named else None)
     message = rf"row 3: no file 'c\.txt' in {table.parent}; --text-folder names another folder$"
     with pytest.raises(InputError, match=message):
         load_documents(str(table), options=named)
@@ -52,7 +54,11 @@ def test_what_lies_outside_the_folder_is_not_read(table, outside):
     with pytest.raises(InputError, match=r"^t, row 1: no file "):
         folder.read(outside, "t, row 1")
     table.write_text(f"file,label\n{outside},x\n")
-    assert load_documents(str(table)).dataset["text"][:] == [outside]
+    if outside.endswith(".txt"):
+        with pytest.raises(InputError, match="holds no such files; --text-folder names the folder that does$"):
+            load_documents(str(table))
+    else:
+        assert load_documents(str(table)).dataset["text"][:] == [outside]
 
 
 @pytest.mark.parametrize("value", [None, 3, "", "nowhere.txt", "deep", "a\0b", "x" * 300, "漢" * 200])

@@ -17,10 +17,11 @@ from torch_linformer.data.reading.columns import LABEL_COLUMNS, QUERY_COLUMNS
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents, load_documents
 from torch_linformer.data.reading.records import JUDGED, LABELED, NAMED, SEARCHED
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, is_number
 from torch_linformer.data.reading.sources import find_source
 from torch_linformer.errors import InputError
 
+_JUDGMENTS = ("label", "labels", "score", "similarity", "relevance", "relevant", "is_relevant", "is_duplicate")
 FEATURES = Features({"text": Value("string"), "queries": ListOf(Value("string"))})
 
 
@@ -49,6 +50,8 @@ def load_collection(
     ):
         return load_documents(queries, LABELED, **reading)
     if documents is None:
+        if options.query_column is None or options.document_column is None:
+            _check_pairs(queries, options)
         pairs = load_documents(queries, SEARCHED, **reading)
         relevant = ((row["text"], row["query"]) for row in pairs.dataset)
         return Documents(_collection(relevant, pairs.dataset), pairs.name, pairs.notes, parts=pairs.parts)
@@ -74,9 +77,28 @@ def _names_pairs(options: DataOptions) -> bool:
 
 def _has_labels(source: str, options: DataOptions) -> bool:
     """Whether a table holds labels, by the names of its columns, and no queries."""
-    rows = islice(find_source(source, options=options).rows(ReadReport()), SAMPLE_ROWS)
-    names = {name.strip().lower() for row in rows for name in row.values}
+    names = {name.strip().lower() for row in _sample(source, options) for name in row.values}
     return bool(names & {*LABEL_COLUMNS}) and not names & {*QUERY_COLUMNS}
+
+
+def _check_pairs(source: str, options: DataOptions) -> None:
+    """Raise an `InputError` where a column of numbers may say that some of the pairs do not belong together."""
+    judgments: dict[str, set[str]] = {}
+    for row in _sample(source, options):
+        for name, value in row.values.items():
+            if name.strip().lower() in _JUDGMENTS:
+                judgments.setdefault(name, set()).add(str(value))
+    for name, values in judgments.items():
+        if len(values) > 1 and all(is_number(value) or value in ("True", "False") for value in values):
+            raise InputError(
+                f"{source}: each row is read as a query and a document that it should find; does {name!r} say which do "
+                "not? Remove these rows and that column, or name --query-column and --document-column to read all rows"
+            )
+
+
+def _sample(source: str, options: DataOptions) -> list[Row]:
+    report = ReadReport(on_bad=lambda where, problem: None)
+    return list(islice(find_source(source, options=options).rows(report), SAMPLE_ROWS))
 
 
 def _collection(relevant: Iterable[tuple[str, str]], table: Dataset) -> Dataset:

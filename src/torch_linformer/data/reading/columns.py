@@ -24,6 +24,7 @@ TARGET_COLUMNS = ("target", "output", "summary", "highlights", "abstract", "tran
 _NAMES = re.compile(r"(.*[-_ ])?(id|ids|qid|pid|uid|docid)", re.IGNORECASE)  # columns of names, which are no texts
 NAME_COLUMNS = ("id", "_id", "doc_id", "document_id")  # of a name that predictions and vectors keep unasked
 
+_TEXT_FILE = re.compile(r".{1,255}\.txt\s*", re.IGNORECASE)
 _LISTED = 20  # names in a message
 
 
@@ -91,8 +92,8 @@ def find_columns(
     and that is not called an id (of several, the one most of whose values differ), for the labels the only other one
     that does not count the rows.
     Without `needs_label`, labels are read only if their column is named. With `several_labels` the user may name
-    several label columns, divided by commas. Where a text is the name of a file that lies beside the table, in all of
-    these rows, the file is read.
+    several label columns, divided by commas. Where a text is the name of a file that lies beside the table, in half of
+    these rows at least, files are read; names of files that lie elsewhere are a question.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     one, two = usual.called
@@ -112,7 +113,8 @@ def find_columns(
             names, _usual_texts(rows, names, usual), strings, (label, question), source, one, trained.get("text")
         )
     if label is None and needs_label:
-        candidates = [name for name in names if not _counts(rows, name)]
+        own_names = () if "id" in usual.label else _known(names, NAME_COLUMNS[:2])
+        candidates = [name for name in names if not _counts(rows, name) and name not in own_names]
         label, reasons[1] = _choose(names, usual.label, candidates, (text, question), source, two, trained.get("label"))
     columns = zip((several(one), several(two), "questions"), (text, label, question), reasons, strict=True)
     reason = ", ".join(f"{what} from column {name!r} ({why})" for what, name, why in columns if name is not None)
@@ -191,7 +193,15 @@ def _text_folder(rows: Sequence[Row], text: str, source: str, options: DataOptio
     if not (path.exists() and all(row.of_table for row in rows)):
         return None
     folder = TextFolder(path if path.is_dir() else path.parent, options)
-    return folder if all(folder.holds(row.values.get(text)) for row in rows) else None
+    cells = [row.values.get(text) for row in rows]
+    if 0 < len(cells) <= 2 * sum(map(folder.holds, cells)):  # a few that are missing are bad rows
+        return folder
+    if all(isinstance(cell, str) and _TEXT_FILE.fullmatch(cell) for cell in cells):
+        raise InputError(
+            f"{source}: column {text!r} holds names of files, such as {cells[0]!r:.60}, and {folder.path} holds no "
+            "such files; --text-folder names the folder that does"
+        )
+    return None
 
 
 def _counts(rows: Sequence[Row], name: str) -> bool:

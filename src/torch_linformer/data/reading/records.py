@@ -137,7 +137,8 @@ SEARCHED = Record(
 JUDGED = Record(
     {"id": Value("string")},
     _with_name("query"),
-    UsualNames((*names.QUERY_COLUMNS, "text"), names.ID_COLUMNS, called=("query", "document")),
+    # "id" and "_id" are names of the queries themselves (BEIR), which may be those of other documents.
+    UsualNames((*names.QUERY_COLUMNS, "text"), names.ID_COLUMNS[:-2], called=("query", "document")),
 )
 NAMED = Record(
     {"id": Value("string")},
