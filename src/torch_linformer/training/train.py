@@ -27,9 +27,10 @@ from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.encoder_baselines import embedder_baselines, encoder_baselines
+from torch_linformer.training.encoder_baselines import embedder_baselines, embedder_vectors, encoder_baselines
 from torch_linformer.training.first_model import first_config, length_read
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
+from torch_linformer.training.fitted_pieces import fit_pieces
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.initial_model import (
     add_latent_semantics,
@@ -131,7 +132,11 @@ def _trained(
     heads = None
     if settings.with_lexical_part and isinstance(data.task, WholeDocuments):
         heads = _lexical_heads(settings, trainer, data, screen)
-    if settings.freeze:
+    if isinstance(data.task, Retrieval):
+        data.task.vectors.to(device)
+    if settings.freeze and isinstance(data.task, Retrieval):
+        spent = _fit_pieces(settings, cast(RetrievalTrainer, trainer), data, precision, screen)
+    elif settings.freeze:
         spent = fit_head(trainer, data.train, data.validation, screen)
     else:
         fitted = checkpoint is None and processes.count() == 1 and _has_new_head(settings, data.task, model)
@@ -225,6 +230,15 @@ def _lexical_heads(
     shown = ", ".join(f"{name} {value}" for name, value in format_scores(task.heading(scores)).items())
     screen.say(f"lexical head, chosen on validation: {heads.choice}; validation {shown}")
     return heads
+
+
+def _fit_pieces(
+    settings: TrainSettings, trainer: RetrievalTrainer, data: Prepared, precision: str, screen: TrainingScreen
+) -> Spent:
+    """The map of vectors, which learns from the best chunks of the original too."""
+    screen.say("reading the training documents, by the encoder and in chunks by the original")
+    original = embedder_vectors(str(settings.from_model), data.splits.train, str(trainer.args.device), precision)
+    return fit_pieces(trainer, data.train, original, screen)
 
 
 def _weigh_lexical_part(

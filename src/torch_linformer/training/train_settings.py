@@ -10,6 +10,7 @@ from torch_linformer.errors import InputError, flag
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.training.data_settings import DataSettings
 from torch_linformer.training.run_options import (
+    MOST_VECTORS,
     NO_WINDOWS,
     OF_LINFORMER,
     OF_NEW_MODELS,
@@ -104,6 +105,7 @@ class TrainSettings(DataSettings):
         "auto", "add a TF-IDF head to the model; auto: where it helps on the validation set", ("auto", "always", "none")
     )
     lexical_width: int = option(4096, "embed: dimensions of the word sketch that is appended to a vector")
+    vectors: int = option(1, "embed: vectors of a document at most, of which the one nearest to a query counts")
     size: str = option("tiny", "size of a new model; base has the dimensions of RoBERTa-base", tuple(SIZES))
     class_weights: str = option(
         "none", "balanced: weight labels in the loss by inverse frequency", ("none", "balanced")
@@ -136,12 +138,15 @@ class TrainSettings(DataSettings):
         least = {"context_parallel": 1, "max_length": 4, "max_target_length": 4}
         least |= dict.fromkeys(("stride", "max_errors", "patience", "freeze_layers", "window"), 0)
         least |= dict.fromkeys(("exact_first", "exact_last"), 0)
+        least["vectors"] = 1
         check_options(self, (*lengths, "epochs", "max_steps", "minutes", "learning_rate"), least)
         if self.exact_first + self.exact_last > self.length:
             raise InputError(
                 f"--exact-first {self.exact_first} and --exact-last {self.exact_last} are more than the "
                 f"{self.length:,} tokens read at once"
             )
+        if self.vectors > MOST_VECTORS:
+            raise InputError(f"--vectors must be at most {MOST_VECTORS}, got {self.vectors}")
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
         for item in dataclasses.fields(self):
