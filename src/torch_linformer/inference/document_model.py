@@ -192,7 +192,7 @@ class DocumentEmbedder(DocumentModel):
         if self.several and (overflow == "windows" or not normalize):
             option = "--no-normalize" if overflow == "cut" else "--overflow windows"
             raise InputError(
-                f"{option}: this model makes {vectors.most} vectors of length 1 of one window of a document: leave it out"
+                f"{option}: this model makes {vectors.most} vectors of length 1 of one window: leave it out"
             )
         self.settings, self.normalize = settings, normalize
         longest = settings.longest(read_length(reader.config))
@@ -218,7 +218,7 @@ class DocumentEmbedder(DocumentModel):
 
     def respond(self, batch: Batch) -> Tensor:
         whole = batch.pop("whole_ids", None)
-        hidden = self.encoder(**batch, **reading_options(self.encoder.config)).last_hidden_state
+        hidden = self.vectors.read(self.encoder, **batch, **reading_options(self.encoder.config))
         if self.reads_words or self.vectors.pieces is not None:
             return cast(Tensor, self.vectors(hidden, **batch, whole_ids=whole))
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)

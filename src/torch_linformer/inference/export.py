@@ -99,7 +99,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
     vectors = document_vectors(folder, reader_config(model.config))
     if vectors.most > 1:
         raise InputError(
-            f"{folder}: makes {vectors.most} vectors of a text, and a program here makes one: linformer embed writes them"
+            f"{folder}: makes {vectors.most} vectors of a text, and a program makes one: linformer embed writes them"
         )
     scores = Scores(model, vectors).eval()
     with new_folder(output) as temporary:

@@ -209,7 +209,7 @@ class LexicalVector(LexicalFeatures):
         return F.normalize(found.scatter_add(1, self.columns[features], signs * weights), dim=-1)
 
     def beside(self, vectors: Tensor, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """v' ``(B, C + width)`` of vectors v ``(B, C)`` of the same rows; of several a row, ``(B, M, C)``, that of each."""
+        """v' ``(B, C + width)`` of vectors v ``(B, C)`` of the same rows, or of each of M a row."""
         sketch = self.sketch(input_ids, attention_mask).to(vectors.dtype)
         if vectors.dim() == 3:
             sketch = sketch.unsqueeze(1).expand(-1, vectors.shape[1], -1)

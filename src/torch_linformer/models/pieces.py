@@ -1,6 +1,7 @@
 """A few vectors of a row instead of one: each of the mean of a piece of its hidden states."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,7 +38,7 @@ def number_of_pieces(tokens: Tensor, most: int) -> Tensor:
 
 
 class PieceVectors(nn.Module):
-    r"""Vectors ``(B, M, C)`` of length 1 of rows, each of one of M pieces of equally many tokens that follow each other.
+    r"""Vectors ``(B, M, C)`` of length 1 of rows: M pieces of equally many neighboring tokens.
 
     .. math:: d_m = \frac{W u_m + b}{\lVert W u_m + b \rVert}, \qquad u_m = \frac{h_m}{\lVert h_m \rVert}
 
@@ -45,20 +46,21 @@ class PieceVectors(nn.Module):
     Günther et al. 2024, arXiv 2409.04701). A row has :func:`number_of_pieces`; where these are fewer than M they are
     repeated, which changes no :func:`largest_products`.
 
-    In a folder of sentence-transformers this is a module of its own.
+    In a folder of sentence-transformers this is a module of its own, unless rows are read in windows.
 
     Args:
         channels: C.
         most: M.
+        window: tokens of a row that the encoder reads at once (:meth:`read`); None for all of it.
 
     Attributes:
         map: W, the identity, and b, 0, until they are fitted
             (:func:`~torch_linformer.training.fitted_pieces.fit_pieces`).
     """
 
-    def __init__(self, channels: int, most: int) -> None:
+    def __init__(self, channels: int, most: int, window: int | None = None) -> None:
         super().__init__()
-        self.channels, self.most = channels, most
+        self.channels, self.most, self.window = channels, most, window
         self.map = nn.Linear(channels, channels).requires_grad_(False)
         nn.init.eye_(self.map.weight)
         nn.init.zeros_(self.map.bias)
@@ -67,6 +69,19 @@ class PieceVectors(nn.Module):
         """The vectors, in float32 at least, of hidden states ``(B, N, C)``; padding may stand anywhere."""
         accurate = torch.promote_types(hidden.dtype, torch.float32)
         return self.mapped(self._means(hidden.to(accurate), attention_mask != 0))
+
+    def read(self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
+        """The last hidden states ``(B, N, C)`` of rows; padding stands behind them where they are read in windows."""
+        if self.window is None or input_ids.shape[1] <= self.window:
+            hidden: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
+            return hidden
+        rows, tokens = input_ids.shape
+        beyond = -tokens % self.window
+        ids, mask = (F.pad(each, (0, beyond)).view(-1, self.window) for each in (input_ids, attention_mask))
+        real = mask.any(dim=1)
+        states = self.read(model, ids[real], mask[real], **options)
+        hidden = states.new_zeros(len(ids), self.window, self.channels)
+        return hidden.masked_scatter(real.view(-1, 1, 1), states).view(rows, -1, self.channels)[:, :tokens]
 
     def mapped(self, means: Tensor) -> Tensor:
         """The vectors of the means of pieces, ``(…, C)``."""
@@ -90,7 +105,7 @@ class PieceVectors(nn.Module):
         """Write what :meth:`load` reads into a folder, which may be there already."""
         folder = Path(output_path)
         folder.mkdir(parents=True, exist_ok=True)
-        config = {"channels": self.channels, "most": self.most}
+        config = {"channels": self.channels, "most": self.most, "window": self.window}
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(self.state_dict(), folder / WEIGHTS, metadata={"format": "pt"})
 

@@ -1,5 +1,8 @@
 """One vector for a sequence: the input of a classifier, or the vector of a document."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -111,6 +114,13 @@ class DocumentVectors(nn.Module):
     def most(self) -> int:
         """Vectors of a row at most."""
         return 1 if self.pieces is None else self.pieces.most
+
+    def read(self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
+        """The last hidden states of rows, which ``pieces`` may have read in windows."""
+        if self.pieces is not None:
+            return self.pieces.read(model, input_ids, attention_mask, **options)
+        hidden: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
+        return hidden
 
     def width(self, hidden_size: int) -> int:
         """Numbers of a vector of a model whose hidden states have this many."""

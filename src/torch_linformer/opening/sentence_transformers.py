@@ -230,7 +230,7 @@ def write_sentence_modules(
             module.save(str(folder / path))
     if vectors.pieces is None:
         _write_pooling(folder / paths[1], config, vectors.pooling)
-    if vectors.most > 1:
+    if vectors.most > 1:  # whose class reads whole rows
         write_json(folder / PROMPTS, {"model_type": _SEVERAL, "prompts": {}})
     longest = config.longest_input if isinstance(config, LinearConfig) else config.max_position_embeddings
     write_transformer(folder, settings.longest(longest), settings)

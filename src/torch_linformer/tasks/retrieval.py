@@ -118,9 +118,8 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         return logits
 
     def respond(self, model: nn.Module, batch: Batch) -> Tensor:
-        hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-        rows = batch["input_ids"], batch["attention_mask"], batch.get("whole_ids")
-        return cast(Tensor, self.vectors(hidden, *rows))
+        rows = batch["input_ids"], batch["attention_mask"]
+        return cast(Tensor, self.vectors(self.vectors.read(model, *rows), *rows, batch.get("whole_ids")))
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return np.asarray(reduced)

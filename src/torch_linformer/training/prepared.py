@@ -68,8 +68,10 @@ def _pieces(settings: TrainSettings, pooling: str | None) -> PieceVectors | None
     if pooling in ("cls", "max"):
         raise InputError(f"{option} takes means of states, and {settings.from_model} pools by {pooling}: leave it out")
     if settings.from_model is None:
-        return PieceVectors(SIZES[settings.size].hidden_size, settings.vectors)
-    return PieceVectors(reader_config(cast(Any, first_config(settings.from_model))).hidden_size, settings.vectors)
+        channels = SIZES[settings.size].hidden_size
+    else:
+        channels = reader_config(cast(Any, first_config(settings.from_model))).hidden_size
+    return PieceVectors(channels, settings.vectors, settings.read_window)
 
 
 def _is_typed(settings: TrainSettings) -> bool:

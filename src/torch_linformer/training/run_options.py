@@ -34,7 +34,7 @@ OF_TASKS = {  # options that only some tasks have
     "whole_words": ("mlm",),
     "embeddings": ("classify", "multilabel", "regress"),
     "lexical": ("classify", "multilabel", "regress", "embed"),
-    **dict.fromkeys(("lexical_width", "vectors"), ("embed",)),
+    **dict.fromkeys(("lexical_width", "vectors", "read_window"), ("embed",)),
     "class_weights": ("classify",),
     "freeze": ("classify", "multilabel", "regress", "embed"),
     # Language modeling reads words off the embeddings, too.

@@ -106,6 +106,9 @@ class TrainSettings(DataSettings):
     )
     lexical_width: int = option(4096, "embed: dimensions of the word sketch that is appended to a vector")
     vectors: int = option(1, "embed: vectors of a document at most, of which the one nearest to a query counts")
+    read_window: int | None = option(
+        None, "embed: tokens that the encoder reads at once, window by window, for --vectors or --freeze  [all]"
+    )
     size: str = option("tiny", "size of a new model; base has the dimensions of RoBERTa-base", tuple(SIZES))
     class_weights: str = option(
         "none", "balanced: weight labels in the loss by inverse frequency", ("none", "balanced")
@@ -138,7 +141,7 @@ class TrainSettings(DataSettings):
         least = {"context_parallel": 1, "max_length": 4, "max_target_length": 4}
         least |= dict.fromkeys(("stride", "max_errors", "patience", "freeze_layers", "window"), 0)
         least |= dict.fromkeys(("exact_first", "exact_last"), 0)
-        least["vectors"] = 1
+        least |= {"vectors": 1, "read_window": 16}
         check_options(self, (*lengths, "epochs", "max_steps", "minutes", "learning_rate"), least)
         if self.exact_first + self.exact_last > self.length:
             raise InputError(
@@ -189,6 +192,8 @@ class TrainSettings(DataSettings):
             raise InputError(f"{flag(name)} has no effect with --freeze, which fits a head in one go: leave it out")
         if self.attention == "full" and name in OF_LINFORMER:
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
+        if name == "read_window" and self.vectors == 1 and not self.freeze:
+            raise InputError(f"--read-window {self.read_window} goes with --vectors or --freeze: leave it out")
         if name == "lexical_width" and self.lexical == "none":
             raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")
         if name in OF_SLOTS and self.k == "0":
