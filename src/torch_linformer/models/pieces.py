@@ -65,7 +65,27 @@ class PieceVectors(nn.Module):
         nn.init.eye_(self.map.weight)
         nn.init.zeros_(self.map.bias)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What sentence-transformers calls: a dictionary with ``token_embeddings``, as many as vectors, or with
+        ``sentence_embedding`` where M is 1.
+
+        Raises:
+            ValueError: rows are to be read in windows, and these were read as a whole.
+        """
+        hidden, mask = features["token_embeddings"], features["attention_mask"]
+        if self.window is not None and hidden.shape[1] > self.window:
+            raise ValueError(
+                f"this model reads {self.window} tokens at once, window by window, which sentence-transformers does "
+                "not: make its vectors by torch_linformer.Embedder or linformer embed"
+            )
+        vectors = self.vectors(hidden, mask)
+        if self.most == 1:
+            return {**features, "sentence_embedding": vectors.squeeze(1)}
+        number = number_of_pieces((mask != 0).sum(dim=1, keepdim=True), self.most)
+        own = torch.arange(self.most, device=mask.device) < number
+        return {**features, "token_embeddings": vectors, "attention_mask": own.to(mask.dtype), "token_mask": mask}
+
+    def vectors(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         """The vectors, in float32 at least, of hidden states ``(B, N, C)``; padding may stand anywhere."""
         accurate = torch.promote_types(hidden.dtype, torch.float32)
         return self.mapped(self._means(hidden.to(accurate), attention_mask != 0))

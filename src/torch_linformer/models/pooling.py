@@ -138,7 +138,7 @@ class DocumentVectors(nn.Module):
         if self.pieces is None:
             vectors = embed(hidden, attention_mask, self.pooling)
         else:
-            vectors = self.pieces(hidden, attention_mask)
+            vectors = self.pieces.vectors(hidden, attention_mask)
             vectors = vectors.squeeze(1) if self.most == 1 else vectors
         if self.lexical is None:
             return vectors
