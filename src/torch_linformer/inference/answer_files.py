@@ -146,6 +146,11 @@ def answer_files(
     predictor = Predictor(settings.model, **settings.answering, device=device, batch_size=batch_size, compile=compile)
     if predictor.notice:
         say(predictor.notice)
+    if predictor.several and cast(Path, output).suffix == ".npy":
+        raise InputError(
+            f"--output {output}: the rows of an array have no names, and this model makes several vectors of a "
+            "document: write a .parquet file"
+        )
     question = getattr(settings, "question", None)
     if (question or settings.reading.question_column) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +89,19 @@ def _join_lines(parts: Sequence[Path], output: Path) -> None:
 
 
 def _write_vectors(answers: Sequence[Answer], path: Path) -> None:
-    """Parquet with the columns ``document`` (its place), ``id`` (what its row calls it), ``embedding`` and counts."""
-    vectors = np.stack([np.asarray(answer["embedding"], dtype=np.float32) for answer in answers])
+    """Parquet with the columns ``document`` (its place), ``id`` (what its row calls it), ``embedding`` and counts.
+
+    A document of several vectors has a row for each, numbered by the column ``vector``.
+    """
+    of_each = [np.atleast_2d(answer["embedding"]) for answer in answers]
+    vectors, numbers = np.concatenate(of_each).astype(np.float32), [range(len(found)) for found in of_each]
+    several = np.ndim(answers[0]["embedding"]) == 2
+    answers = [answer for answer, rows in zip(answers, numbers, strict=True) for _ in rows]
     lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
     columns: dict[str, Any] = {
         "document": [answer["document"].encode("utf-8", "backslashreplace").decode() for answer in answers],
         "id": pyarrow.array([answer.get("id") for answer in answers], pyarrow.string()),
+        **({"vector": [*chain.from_iterable(numbers)]} if several else {}),
         "embedding": lists,
         "tokens": [answer["tokens"] for answer in answers],
         "cut": [answer["cut"] for answer in answers],

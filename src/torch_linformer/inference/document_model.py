@@ -15,6 +15,7 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import DocumentEncoder, document_means
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForConditionalGeneration
+from torch_linformer.models.pieces import number_of_pieces
 from torch_linformer.models.pooling import DocumentVectors, pool
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
@@ -152,7 +153,8 @@ class DocumentEmbedder(DocumentModel):
     The vector is what the encoder's last hidden states pool to, as the folder of sentence-transformers or the
     configuration says, divided by its length if it is to be normalized. Where the folder says so, its words are a part
     of it, those of the whole document where it is cut. That of a document of several windows is their mean, each
-    weighted by its tokens, before it is normalized.
+    weighted by its tokens, before it is normalized. A model may make several vectors of a document; it reads one window
+    of it.
 
     Args:
         model: with or without a head; of an encoder-decoder its encoder.
@@ -186,6 +188,12 @@ class DocumentEmbedder(DocumentModel):
             raise InputError(
                 "--no-normalize: a part of these vectors is made of words, and its share is that of vectors of length 1"
             )
+        self.several = vectors.most > 1
+        if self.several and (overflow == "windows" or not normalize):
+            option = "--no-normalize" if overflow == "cut" else "--overflow windows"
+            raise InputError(
+                f"{option}: this model makes {vectors.most} vectors of length 1 of one window: leave it out"
+            )
         self.settings, self.normalize = settings, normalize
         longest = settings.longest(read_length(reader.config))
         options: dict[str, Any] = {"overflow": overflow, "stride": stride, "whole": self.reads_words}
@@ -210,12 +218,15 @@ class DocumentEmbedder(DocumentModel):
 
     def respond(self, batch: Batch) -> Tensor:
         whole = batch.pop("whole_ids", None)
-        hidden = self.encoder(**batch, **reading_options(self.encoder.config)).last_hidden_state
-        if self.reads_words:
+        hidden = self.vectors.read(self.encoder, **batch, **reading_options(self.encoder.config))
+        if self.reads_words or self.vectors.pieces is not None:
             return cast(Tensor, self.vectors(hidden, **batch, whole_ids=whole))
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 
     def contents(self, documents: Sequence[Document], windows: Windows, values: Sequence[Any]) -> Iterator[Answer]:
+        if self.several:
+            counts = number_of_pieces(torch.tensor(windows["length"]), self.vectors.most).tolist()
+            return ({"embedding": vectors[:count]} for vectors, count in zip(values, counts, strict=True))
         vectors = document_means(values, windows)
         if self.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

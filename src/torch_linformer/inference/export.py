@@ -96,7 +96,12 @@ def export_model(folder: str, output: Path, format: str) -> float:
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"
         )
-    scores = Scores(model, document_vectors(folder, reader_config(model.config))).eval()
+    vectors = document_vectors(folder, reader_config(model.config))
+    if vectors.most > 1:
+        raise InputError(
+            f"{folder}: makes {vectors.most} vectors of a text, and a program makes one: linformer embed writes them"
+        )
+    scores = Scores(model, vectors).eval()
     with new_folder(output) as temporary:
         file = temporary / FILES[format]
         _write(scores, file)

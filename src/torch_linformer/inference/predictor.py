@@ -134,6 +134,11 @@ class Predictor(_Options):
             raise InputError("width is that of vectors=True: a prediction has none")
         return self._model.width
 
+    @property
+    def several(self) -> bool:
+        """Whether a document may have several vectors, ``(vectors, C)``."""
+        return isinstance(self._model, DocumentEmbedder) and self._model.several
+
     def answers(self, documents: Sequence[Document]) -> list[Answer]:
         """The answers to some documents; the vector of one without text is NaN."""
         texts = [document for document in documents if document.text]
@@ -155,7 +160,8 @@ class Predictor(_Options):
         Returns:
             Of texts a record for each, as ``linformer predict`` writes it. Of columns:
             The other columns as they came, then ``tokens`` of the whole document and ``cut``, whether some of them were
-            not read, and before these: ``embedding``, an array ``(rows, C)`` in float32; or what a line of ``linformer
+            not read, and before these: ``embedding``, an array ``(rows, C)`` in float32, or of a model that makes
+            several vectors of a text a list of ``(vectors, C)``; or what a line of ``linformer
             predict`` has, such as ``label`` and ``probabilities``. An answer takes the place of a column of its name.
 
         Raises:
@@ -170,7 +176,7 @@ class Predictor(_Options):
         answers = self.answers(self._documents(batch))
         names = dict.fromkeys(name for answer in answers for name in answer if name not in ("document", "question"))
         columns = {name: [answer.get(name) for answer in answers] for name in names}
-        if "embedding" in columns:
+        if "embedding" in columns and not self.several:
             columns["embedding"] = np.stack(columns["embedding"])
         return {**others, **columns}
 
@@ -201,7 +207,7 @@ class Predictor(_Options):
         return documents
 
     def _nothing(self, document: Document) -> Answer:
-        vector = np.full(self.width, np.nan, dtype=np.float32)
+        vector = np.full((1, self.width) if self.several else self.width, np.nan, dtype=np.float32)
         return {**identity(document), "embedding": vector, "tokens": 0, "cut": False}
 
     def _check_no_vectors(self) -> None:
@@ -252,17 +258,20 @@ class Embedder(_Options):
         """Numbers of a vector."""
         return self._predictor.width
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """The vectors of some texts, an array ``(texts, width)`` in float32.
+    def __call__(self, texts: Sequence[str]) -> np.ndarray | list[np.ndarray]:
+        """The vectors of some texts, an array ``(texts, width)`` in float32; of a model that makes several a list.
+
+        That has an array ``(vectors, width)`` for each text: up to ``--vectors`` of the training, one of a text of 64
+        tokens or fewer. A query finds the document with the largest product of any two.
 
         Raises:
             InputError: a text is empty, or this is one text and no list.
         """
         check_texts(texts)
         if not len(texts):
-            return np.zeros((0, self.width), dtype=np.float32)
+            return [] if self._predictor.several else np.zeros((0, self.width), dtype=np.float32)
         columns: Columns = self._predictor({"text": texts})
-        vectors: np.ndarray = columns["embedding"]
+        vectors: np.ndarray | list[np.ndarray] = columns["embedding"]
         return vectors
 
 

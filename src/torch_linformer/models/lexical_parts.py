@@ -209,14 +209,20 @@ class LexicalVector(LexicalFeatures):
         return F.normalize(found.scatter_add(1, self.columns[features], signs * weights), dim=-1)
 
     def beside(self, vectors: Tensor, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """v' ``(B, C + width)`` of vectors v ``(B, C)`` of the same rows."""
+        """v' ``(B, C + width)`` of vectors v ``(B, C)`` of the same rows, or of each of M a row."""
         sketch = self.sketch(input_ids, attention_mask).to(vectors.dtype)
+        if vectors.dim() == 3:
+            sketch = sketch.unsqueeze(1).expand(-1, vectors.shape[1], -1)
         return torch.cat([vectors * (1 - self.share) ** 0.5, sketch * self.share**0.5], dim=-1)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What sentence-transformers calls: a dictionary with ``sentence_embedding``, from one with v there."""
-        rows = features["input_ids"], features["attention_mask"]
-        return {**features, "sentence_embedding": self.beside(features["sentence_embedding"], *rows)}
+        """What sentence-transformers calls: a dictionary with ``sentence_embedding``, from one with v there.
+
+        Where a row has several v they are its ``token_embeddings``, and ``token_mask`` tells its tokens.
+        """
+        name = "token_embeddings" if "token_mask" in features else "sentence_embedding"
+        mask = features.get("token_mask", features["attention_mask"])
+        return {**features, name: self.beside(features[name], features["input_ids"], mask)}
 
     def get_embedding_dimension(self) -> int:
         """Numbers of v', by the name that sentence-transformers asks for."""

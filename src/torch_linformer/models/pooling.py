@@ -1,5 +1,8 @@
 """One vector for a sequence: the input of a classifier, or the vector of a document."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,6 +12,7 @@ from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding, fill_padding
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.lexical_parts import LexicalVector
+from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.nn.linear import run_linear
 
 
@@ -94,14 +98,29 @@ class Pooler(nn.Module):
 class DocumentVectors(nn.Module):
     """Vectors ``(B, C)`` of length 1: what last hidden states pool to, and the words of the rows beside it.
 
+    Where ``pieces`` makes several vectors of a row they are ``(B, M, C)``, and each has the words of the whole row.
+
     Args:
         pooling: of the hidden states, see :func:`~torch_linformer.models.pooling.pool`.
         lexical: what the words add; None for nothing.
+        pieces: makes vectors of the means of pieces of a row; None for the pooled states as they are.
     """
 
-    def __init__(self, pooling: str, lexical: LexicalVector | None = None) -> None:
+    def __init__(self, pooling: str, lexical: LexicalVector | None = None, pieces: PieceVectors | None = None) -> None:
         super().__init__()
-        self.pooling, self.lexical = pooling, lexical
+        self.pooling, self.lexical, self.pieces = pooling, lexical, pieces
+
+    @property
+    def most(self) -> int:
+        """Vectors of a row at most."""
+        return 1 if self.pieces is None else self.pieces.most
+
+    def read(self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
+        """The last hidden states of rows, which ``pieces`` may have read in windows."""
+        if self.pieces is not None:
+            return self.pieces.read(model, input_ids, attention_mask, **options)
+        hidden: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
+        return hidden
 
     def width(self, hidden_size: int) -> int:
         """Numbers of a vector of a model whose hidden states have this many."""
@@ -116,7 +135,11 @@ class DocumentVectors(nn.Module):
         Where a row is only a part of its document, the words are those of all of it: ``whole_ids`` ``(B, M)``, padded
         with a token that counts for nothing.
         """
-        vectors = embed(hidden, attention_mask, self.pooling)
+        if self.pieces is None:
+            vectors = embed(hidden, attention_mask, self.pooling)
+        else:
+            vectors = self.pieces.vectors(hidden, attention_mask)
+            vectors = vectors.squeeze(1) if self.most == 1 else vectors
         if self.lexical is None:
             return vectors
         words = (input_ids, attention_mask) if whole_ids is None else (whole_ids, None)

@@ -3,13 +3,14 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from safetensors import SafetensorError
 
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models.lexical_parts import CONFIG, WEIGHTS, LexicalVector
+from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.model_files import model_file
 from torch_linformer.reporting.files import write_json
@@ -27,7 +28,8 @@ POOLINGS = {
 }
 KINDS = ("Transformer", "Pooling", "Normalize")  # of modules of sentence-transformers, in this order
 LEXICAL = f"{LexicalVector.__module__}.{LexicalVector.__name__}"  # ours, after these
-_FOLDERS = ("", "1_Pooling", "2_Normalize", "3_LexicalVector")
+PIECES = f"{PieceVectors.__module__}.{PieceVectors.__name__}"  # ours, instead of the last two
+_SEVERAL = "MultiVectorEncoder"  # the class of sentence-transformers for several vectors a text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +135,19 @@ def sentence_pooling(path: str) -> str | None:
     Raises:
         InputError: the folder is damaged, or has modules or a pooling that embeddings here do not have.
     """
-    found = _pooling_and_lexical(path)
-    return None if found is None else found[0]
+    found = _modules(path)
+    return None if found is None else found.pooling
 
 
-def _pooling_and_lexical(path: str) -> tuple[str, str | None] | None:
-    """The pooling, and the folder of the lexical part, if there is one."""
+class _Modules(NamedTuple):
+    """What follows the encoder: the pooling, and the folders of our modules, where there are any."""
+
+    pooling: str
+    lexical: str | None
+    pieces: str | None
+
+
+def _modules(path: str) -> _Modules | None:
     modules = model_file(path, MODULES)
     if modules is None:
         return None
@@ -147,6 +156,8 @@ def _pooling_and_lexical(path: str) -> tuple[str, str | None] | None:
         kinds, folders = ([part[name] for part in parts] for name in ("type", "path"))
         # The names of modules of another package are kept whole: they are refused.
         kinds = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind in kinds]
+        if kinds in ([KINDS[0], PIECES], [KINDS[0], PIECES, LEXICAL]) and not folders[0]:
+            return _Modules("mean", folders[2] if LEXICAL in kinds else None, folders[1])
         of_pooling = model_file(path, f"{folders[1]}/config.json")
         if of_pooling is None:
             raise OSError(f"{folders[1]}/config.json is missing")
@@ -166,26 +177,35 @@ def _pooling_and_lexical(path: str) -> tuple[str, str | None] | None:
             f"{path}: include_prompt in {folders[1]}/config.json is false, and vectors here have the default prompt; "
             f"set default_prompt_name in {PROMPTS} to null to read texts without it"
         )
-    return ways[0], folders[3] if LEXICAL in kinds else None
+    return _Modules(ways[0], folders[3] if LEXICAL in kinds else None, None)
 
 
 def document_vectors(path: str, config: Any) -> DocumentVectors:
     """What makes the vectors of a model folder, sentence-transformers' or not; ``config`` is that of its reader.
 
     Raises:
-        InputError: as :func:`sentence_pooling`, or the lexical part of the vectors is damaged.
+        InputError: as :func:`sentence_pooling`, or a module of ours is damaged.
     """
-    pooling, folder = _pooling_and_lexical(path) or (config.pooling, None)
-    if folder is None:
-        return DocumentVectors(pooling)
+    pooling, lexical, pieces = _modules(path) or _Modules(config.pooling, None, None)
+    return DocumentVectors(
+        pooling,
+        None if lexical is None else _own_module(path, lexical, LexicalVector),
+        None if pieces is None else _own_module(path, pieces, PieceVectors),
+    )
+
+
+_Module = TypeVar("_Module", LexicalVector, PieceVectors)
+
+
+def _own_module(path: str, folder: str, kind: type[_Module]) -> _Module:
+    """A module of ours, from its folder in the model's."""
     files = [model_file(path, f"{folder}/{name}") for name in (CONFIG, WEIGHTS)]
     if files[0] is None or files[1] is None:
         raise InputError(f"{path}: {folder} lacks {CONFIG} or {WEIGHTS}; copy the folder again")
     try:
-        lexical = LexicalVector.load(str(files[0].parent))
+        return kind.load(str(files[0].parent))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{path}: {folder} cannot be read ({first_line(error)})") from None
-    return DocumentVectors(pooling, lexical)
 
 
 def write_sentence_modules(
@@ -193,26 +213,38 @@ def write_sentence_modules(
 ) -> None:
     """Make a folder with an encoder one of sentence-transformers, whose vectors have length 1.
 
-    Its texts have the length and the case of ``settings``.
+    Its texts have the length and the case of ``settings``. Where a text has several vectors the folder is one of the
+    ``MultiVectorEncoder`` of sentence-transformers.
     """
-    kinds = [f"sentence_transformers.models.{kind}" for kind in KINDS]
-    if vectors.lexical is not None:
-        kinds.append(LEXICAL)
-        vectors.lexical.save(str(folder / _FOLDERS[3]))
+    own = {PIECES: vectors.pieces, LEXICAL: vectors.lexical}
+    kinds = [f"sentence_transformers.models.{kind}" for kind in KINDS[: 3 if vectors.pieces is None else 1]]
+    kinds += [kind for kind, module in own.items() if module is not None]
+    paths = ["", *(f"{number}_{kind.rpartition('.')[2]}" for number, kind in enumerate(kinds) if number)]
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": kind}
-        for number, (kind, path) in enumerate(zip(kinds, _FOLDERS, strict=False))
+        for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
-    # Under the names that other readers of such folders know too; some want to see all four.
-    ways = {
-        **{way: name == vectors.pooling for way, name in POOLINGS.items()},
-        "pooling_mode_mean_sqrt_len_tokens": False,
-    }
-    (folder / _FOLDERS[1]).mkdir(exist_ok=True)
-    write_json(folder / _FOLDERS[1] / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
+    for kind, path in zip(kinds, paths, strict=True):
+        module = own.get(kind)
+        if module is not None:
+            module.save(str(folder / path))
+    if vectors.pieces is None:
+        _write_pooling(folder / paths[1], config, vectors.pooling)
+    if vectors.most > 1:  # whose class reads whole rows
+        write_json(folder / PROMPTS, {"model_type": _SEVERAL, "prompts": {}})
     longest = config.longest_input if isinstance(config, LinearConfig) else config.max_position_embeddings
     write_transformer(folder, settings.longest(longest), settings)
     write_json(folder / MODULES, modules)
+
+
+def _write_pooling(folder: Path, config: Any, pooling: str) -> None:
+    # Under the names that other readers of such folders know too; some want to see all four.
+    ways = {
+        **{way: name == pooling for way, name in POOLINGS.items()},
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
 
 
 def _ways(config: dict[str, Any]) -> list[str]:

@@ -130,6 +130,11 @@ def load_served(
     else:
         predictor = TaskPredictor(model, tokenizer, **same)
     embedder = embedder_of(folder, model, tokenizer, **same)
+    if embedder.several:
+        raise InputError(
+            f"{folder}: makes {embedder.vectors.most} vectors of a text, and an answer of this server has one: "
+            "linformer embed writes them"
+        )
     return ServedModel(name or Path(folder).resolve().name, tokenizer, embedder, predictor, no_prediction)
 
 

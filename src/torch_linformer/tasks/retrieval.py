@@ -17,6 +17,7 @@ from torch_linformer.data.reading.records import SEARCHED
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerModel
+from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.retrieval_metrics import Judgments, bm25_search, membership, retrieval_metrics, tfidf_search
@@ -57,9 +58,11 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
 # The same: sentence_transformers.SentenceTransformer("PATH OF THIS FOLDER", trust_remote_code=True).encode(texts)
 # Where words are a part of vectors, both count those of what is read, linformer embed those of all of a text."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean") -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean", pieces: PieceVectors | None = None
+    ) -> None:
         super().__init__(tokenizer)
-        self.vectors = DocumentVectors(pooling)
+        self.vectors = DocumentVectors(pooling, pieces=pieces)
 
     @property
     def reads_words(self) -> bool:
@@ -115,17 +118,15 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         return logits
 
     def respond(self, model: nn.Module, batch: Batch) -> Tensor:
-        hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-        rows = batch["input_ids"], batch["attention_mask"], batch.get("whole_ids")
-        return cast(Tensor, self.vectors(hidden, *rows))
+        rows = batch["input_ids"], batch["attention_mask"]
+        return cast(Tensor, self.vectors(self.vectors.read(model, *rows), *rows, batch.get("whole_ids")))
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return np.asarray(reduced)
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        there = answers[: len(documents)]
-        asked = there if "label" in documents.column_names else answers[len(documents) :]
-        return retrieval_metrics(lambda begin, end: asked[begin:end] @ there.T, judgments_of(documents))
+        there, asked = asked_of(documents, torch.from_numpy(np.asarray(answers)))
+        return retrieval_metrics(lambda begin, end: largest_products(asked[begin:end], there), judgments_of(documents))
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         texts, judgments = test["text"][:], judgments_of(test)
@@ -182,6 +183,15 @@ def judgments_of(documents: Dataset) -> Judgments:
 def queries_of(documents: Dataset) -> list[str]:
     """The queries of all documents, each once, in the order of the documents; none where documents have labels."""
     return list(dict.fromkeys(chain.from_iterable(documents["queries"]))) if "queries" in documents.column_names else []
+
+
+def asked_of(documents: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows for the documents and then for their queries: those of the documents, and those that ask.
+
+    Documents with a label ask themselves.
+    """
+    there = rows[: len(documents)]
+    return there, there if "label" in documents.column_names else rows[len(documents) :]
 
 
 def _groups(documents: Dataset) -> np.ndarray:

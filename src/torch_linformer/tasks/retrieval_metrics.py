@@ -13,6 +13,7 @@ from torch_linformer.data.words import words_of
 
 DEPTH = 10  # places of the ranking that count
 _SIMILARITIES = 50_000_000  # at once
+Similarities = Callable[[int, int], Any]  # those of the queries from a number to another, (queries, documents)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def membership(documents: np.ndarray, groups: np.ndarray, shape: tuple[int, int]
     return sparse.csr_matrix((np.ones(len(documents), dtype=bool), (documents, groups)), shape=shape)
 
 
-def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgments) -> dict[str, Any]:
+def retrieval_metrics(similarities: Similarities, judgments: Judgments) -> dict[str, Any]:
     r"""nDCG, recall and mean reciprocal rank of the ten documents that are most similar to each query.
 
     .. math:: \mathrm{nDCG} = \sum_{r \le 10} \frac{[d_r \text{ relevant}]}{\log_2(1 + r)} \Big/
@@ -66,7 +67,7 @@ def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgme
     do not count.
 
     Args:
-        similarities: those of the queries from a number to another, ``(queries, documents)``.
+        similarities: of the queries and the documents.
         judgments: what should be found.
 
     Returns:
@@ -99,16 +100,26 @@ def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgme
 
 
 def tfidf_search(documents: list[str], queries: list[str], judgments: Judgments) -> dict[str, Any]:
-    """:func:`retrieval_metrics` of the cosine of TF-IDF vectors of words and of pairs of neighboring words."""
+    """:func:`retrieval_metrics` of :func:`tfidf_similarities`."""
+    return retrieval_metrics(tfidf_similarities(documents, queries), judgments)
+
+
+def tfidf_similarities(documents: list[str], queries: list[str]) -> Similarities:
+    """The cosine of TF-IDF vectors of words and of pairs of neighboring words."""
     options: dict[str, Any] = {"ngram_range": (1, 2), "sublinear_tf": True, "dtype": np.float32}
     vectorizer = TfidfVectorizer(tokenizer=words_of, token_pattern=None, **options)
     known = sparse.csr_matrix(vectorizer.fit_transform(documents)).T.tocsr()
     asked = sparse.csr_matrix(vectorizer.transform(queries))
-    return retrieval_metrics(lambda begin, end: (asked[begin:end] @ known).toarray(), judgments)
+    return lambda begin, end: (asked[begin:end] @ known).toarray()
 
 
 def bm25_search(documents: list[str], queries: list[str], judgments: Judgments) -> dict[str, Any]:
-    """:func:`retrieval_metrics` of BM25 (Lucene's, k₁ 1.5, b 0.75) of words in lower case."""
+    """:func:`retrieval_metrics` of :func:`bm25_similarities`."""
+    return retrieval_metrics(bm25_similarities(documents, queries), judgments)
+
+
+def bm25_similarities(documents: list[str], queries: list[str]) -> Similarities:
+    """BM25 (Lucene's, k₁ 1.5, b 0.75) of words in lower case."""
     words = [words_of(text.lower()) for text in documents]
     index = bm25s.BM25()
     index.index(words, show_progress=False)
@@ -119,4 +130,4 @@ def bm25_search(documents: list[str], queries: list[str], judgments: Judgments) 
         nothing = np.zeros(len(documents), dtype=np.float32)
         return np.stack([index.get_scores(words) if words else nothing for words in asked])
 
-    return retrieval_metrics(similarities, judgments)
+    return similarities

@@ -3,8 +3,10 @@
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.opening.pretrained import load_any_config, load_backbone, longest_input
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling, sentence_settings
 from torch_linformer.tasks.retrieval import judgments_of, queries_of
-from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
+from torch_linformer.tasks.retrieval_metrics import Similarities, retrieval_metrics
 from torch_linformer.tasks.tallies import tally
 from torch_linformer.training.splits import Splits
 
@@ -42,31 +44,71 @@ _SHARES = {"test": 0.3, "validation": 0.1, "train": 0.6}  # of that time
 _TOGETHER = 16  # documents between two looks at the clock
 
 
-def embedder_baselines(start: str, documents: Dataset, device: str, precision: str) -> dict[str, dict[str, Any]]:
-    """Scores of the embedder that ``start`` was adapted from, if its folder is still there, or of ``start`` itself.
+@dataclass(frozen=True)
+class EmbedderVectors:
+    """What an embedder makes of documents that are longer than it reads, and of what asks for them.
 
-    None where ``start`` is no embedder. Chunks are those of a search index: 256 tokens, one after the other; the vector
-    of a document is that of its beginning or the mean of its chunks, or each chunk counts, the best for each query.
+    Chunks are those of a search index: 256 tokens, one after the other.
+
+    Attributes:
+        beginnings: vectors of the first 512 tokens, ``(D, C)``.
+        chunks: vectors of all chunks, those of a document side by side.
+        first: the number of the first chunk of each document.
+        queries: vectors of the queries; None where documents ask themselves.
+    """
+
+    beginnings: np.ndarray
+    chunks: np.ndarray
+    first: np.ndarray
+    queries: np.ndarray | None
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """The mean of each document's chunks, ``(D, C)``, of length 1."""
+        sums = np.add.reduceat(self.chunks, self.first)
+        return cast(np.ndarray, sums / np.linalg.norm(sums, axis=1, keepdims=True))
+
+    def best_chunk(self, asked: np.ndarray) -> np.ndarray:
+        """How near the best chunk of each document is to vectors ``(Q, C)``: ``(Q, D)``."""
+        return np.maximum.reduceat(asked @ self.chunks.T, self.first, axis=1)
+
+    @property
+    def similarities(self) -> dict[str, Similarities]:
+        """By the beginning of a document, by the mean of its chunks, and by its best chunk."""
+        by_beginning, by_mean = (
+            each if self.queries is None else self.queries for each in (self.beginnings, self.means)
+        )
+        return {
+            "beginning_vector": lambda begin, end: by_beginning[begin:end] @ self.beginnings.T,
+            "chunk_mean": lambda begin, end: by_mean[begin:end] @ self.means.T,
+            "best_chunk": lambda begin, end: self.best_chunk(by_mean[begin:end]),
+        }
+
+
+def embedder_baselines(start: str, documents: Dataset, device: str, precision: str) -> dict[str, dict[str, Any]]:
+    """Scores of the ways in which :func:`embedder_vectors` find documents; none where there are no such vectors."""
+    vectors, judgments = embedder_vectors(start, documents, device, precision), judgments_of(documents)
+    ways = {} if vectors is None else vectors.similarities
+    return {name: retrieval_metrics(similarities, judgments) for name, similarities in ways.items()}
+
+
+def embedder_vectors(start: str, documents: Dataset, device: str, precision: str) -> EmbedderVectors | None:
+    """Those of the embedder that ``start`` was adapted from, if its folder is still there, or of ``start`` itself.
+
+    None where ``start`` is no embedder, or makes several vectors of a text.
     """
     source = original_of(start)
-    if sentence_pooling(source) is None:
-        return {}
-    reader = PieceReader(source, document_vectors(source, load_any_config(source)), device, precision)
+    if sentence_pooling(source) is None or (vectors := document_vectors(source, load_any_config(source))).most > 1:
+        return None
+    reader = PieceReader(source, vectors, device, precision)
     texts, queries = documents["text"][:], queries_of(documents)
-    beginnings = reader.vectors(texts, BEGINNING, "cut")[0]
     chunks, owners = reader.vectors(texts, CHUNK, "windows")
-    means = np.stack([chunk.mean(axis=0) for chunk in np.split(chunks, np.flatnonzero(np.diff(owners)) + 1)])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    first = np.flatnonzero(np.diff(owners, prepend=-1))
-    asked = reader.vectors(queries, BEGINNING, "cut")[0] if queries else None
-    by_beginning, by_mean = (beginnings, means) if asked is None else (asked, asked)
-    judgments = judgments_of(documents)
-    ways = {
-        "beginning_vector": lambda begin, end: by_beginning[begin:end] @ beginnings.T,
-        "chunk_mean": lambda begin, end: by_mean[begin:end] @ means.T,
-        "best_chunk": lambda begin, end: np.maximum.reduceat(by_mean[begin:end] @ chunks.T, first, axis=1),
-    }
-    return {name: retrieval_metrics(similarities, judgments) for name, similarities in ways.items()}
+    return EmbedderVectors(
+        reader.vectors(texts, BEGINNING, "cut")[0],
+        chunks,
+        np.flatnonzero(np.diff(owners, prepend=-1)),
+        reader.vectors(queries, BEGINNING, "cut")[0] if queries else None,
+    )
 
 
 def original_of(start: str) -> str:

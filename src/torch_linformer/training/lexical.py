@@ -15,11 +15,12 @@ from torch.nn.utils.rnn import pad_sequence
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.models.lexical_parts import LexicalHead, LexicalVector
+from torch_linformer.models.pieces import largest_products
 from torch_linformer.opening import processes
 from torch_linformer.tasks.lexical_fit import SEVERAL, HeadChoice, Labeled, buckets_for, choose_head, fit_head
 from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise
 from torch_linformer.tasks.linear_classifiers import MAX_DECISIONS
-from torch_linformer.tasks.retrieval import SCALE, Retrieval, judgments_of, queries_of
+from torch_linformer.tasks.retrieval import SCALE, Retrieval, asked_of, judgments_of, queries_of
 from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import WholeDocuments, multiply
@@ -237,7 +238,10 @@ def weigh_vectors(
     lexical.share = a / (a + b) if a else 0.0
 
     def scores(words: np.ndarray, rest: np.ndarray, examples: Examples) -> dict[str, dict[str, Any]]:
-        both = np.concatenate([rest * (1 - lexical.share) ** 0.5, words * lexical.share**0.5], axis=1)
+        beside = np.broadcast_to(
+            words.reshape(len(words), *[1] * (rest.ndim - 2), -1), (*rest.shape[:-1], lexical.width)
+        )
+        both = np.concatenate([rest * (1 - lexical.share) ** 0.5, beside * lexical.share**0.5], axis=-1)
         found = {"lexical": words, "rest": rest, "both": both}
         return {name: task.scores(vectors, examples.documents) for name, vectors in found.items()}
 
@@ -272,6 +276,6 @@ def _similarities(
     most = max(1, MOST_SIMILARITIES // documents)
     asked = np.random.default_rng(0).permutation(asked)[:most]
     relevant, candidates = map(torch.from_numpy, judgments.of(asked))
-    first = 0 if "label" in examples.documents.column_names else documents
-    by_words, by_rest = (torch.from_numpy(each[first + asked] @ each[:documents].T) for each in (words, rest))
+    parts = (asked_of(examples.documents, torch.from_numpy(each)) for each in (words, rest))
+    by_words, by_rest = (largest_products(asking[asked], there) for there, asking in parts)
     return (by_words, by_rest), relevant, candidates

@@ -86,6 +86,10 @@ class ModelSettings(DataSettings):
         "auto", "add a TF-IDF head to the model; auto: where it helps on the validation set", ("auto", "always", "none")
     )
     lexical_width: int = option(4096, "embed: dimensions of the word sketch that is appended to a vector")
+    vectors: int = option(1, "embed: vectors of a document at most, of which the one nearest to a query counts")
+    read_window: int | None = option(
+        None, "embed: tokens that the encoder reads at once, window by window, for --vectors or --freeze  [all]"
+    )
     size: str = option("tiny", "size of a new model; base has the dimensions of RoBERTa-base", tuple(SIZES))
     class_weights: str = option(
         "none", "balanced: weight labels in the loss by inverse frequency", ("none", "balanced")

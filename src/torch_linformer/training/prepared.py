@@ -3,15 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.tokenizer import build_tokenizer, for_documents
+from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig
-from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.models.pieces import PieceVectors
+from torch_linformer.opening.model_folder import load_tokenizer, reader_config
 from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from torch_linformer.tasks.registry import TASKS
@@ -23,6 +25,7 @@ from torch_linformer.tasks.whole_documents import Regression
 from torch_linformer.training.describing import describe_data
 from torch_linformer.training.first_model import first_config, pooling_of, token_types
 from torch_linformer.training.model_settings import ModelSettings
+from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
@@ -45,7 +48,7 @@ def new_task(
         return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
     if kind is Retrieval:
         known = None if settings.from_model is None else pooling_of(settings.from_model)
-        return Retrieval(tokenizer, known if known in POOLINGS else "mean")
+        return Retrieval(tokenizer, known if known in POOLINGS else "mean", _pieces(settings, known))
     if kind is SequenceToSequence:
         return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:
@@ -56,6 +59,20 @@ def new_task(
     if kind is Tagging:
         return tagging_of(tokenizer, names)
     return kind(tokenizer, names)
+
+
+def _pieces(settings: ModelSettings, pooling: str | None) -> PieceVectors | None:
+    """What makes several vectors of a document, or maps the one of an encoder that is kept as it is."""
+    if settings.vectors == 1 and not settings.freeze:
+        return None
+    option = "--freeze" if settings.vectors == 1 else f"--vectors {settings.vectors}"
+    if pooling in ("cls", "max"):
+        raise InputError(f"{option} takes means of states, and {settings.from_model} pools by {pooling}: leave it out")
+    if settings.from_model is None:
+        channels = SIZES[settings.size].hidden_size
+    else:
+        channels = reader_config(cast(Any, first_config(settings.from_model))).hidden_size
+    return PieceVectors(channels, settings.vectors, settings.read_window)
 
 
 def _is_typed(settings: ModelSettings) -> bool:

@@ -20,6 +20,7 @@ from torch_linformer.tasks.headlines import HEADLINES
 TASKS = tuple(HEADLINES)
 TRACKERS = ("tensorboard", "wandb", "mlflow")  # by the names of their packages, which are those of transformers
 PUSH_HELP = "upload the finished folder to NAME or OWNER/NAME on the hub; private where it is new"
+MOST_VECTORS = 32  # of a document
 OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
 OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are made of whole documents
 OF_TASKS = {  # options that only some tasks have
@@ -36,9 +37,9 @@ OF_TASKS = {  # options that only some tasks have
     "whole_words": ("mlm",),
     "embeddings": ("classify", "multilabel", "regress"),
     "lexical": ("classify", "multilabel", "regress", "embed"),
-    "lexical_width": ("embed",),
+    **dict.fromkeys(("lexical_width", "vectors", "read_window"), ("embed",)),
     "class_weights": ("classify",),
-    "freeze": ("classify", "multilabel", "regress"),
+    "freeze": ("classify", "multilabel", "regress", "embed"),
     # Language modeling reads words off the embeddings, too.
     "freeze_layers": tuple(task for task in TASKS if task not in (*OF_TEXT, "seq2seq")),
     # The slots of a causal model are running means, and what is last changes with every token.

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.heads import predicts_at
 from torch_linformer.models.loss import token_loss
+from torch_linformer.models.pieces import largest_products
 from torch_linformer.opening import processes
 from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.tasks.language_modeling import MaskedLanguageModeling
@@ -33,14 +34,14 @@ def contrastive_loss(queries: Tensor, documents: Tensor, query_of: Tensor, query
     2018, `InfoNCE <https://arxiv.org/abs/1807.03748>`_; Henderson et al. 2017, arXiv 1705.00652, for batches.)
 
     Args:
-        queries: ``(Q, C)`` of length 1.
-        documents: ``(B, C)`` of length 1.
+        queries: ``(Q, C)`` of length 1; of several vectors each, ``(Q, M, C)``, the largest product counts, as for
+        documents: ``(B, C)`` or ``(B, M, C)`` of length 1.
         query_of: ``(Q,)``, the number p of each query's document.
         query_group: ``(Q,)``; queries of the same group, such as equal ones, find the same documents.
     """
     if not len(queries):
         return documents.sum() * 0.0
-    scores = SCALE * queries @ documents.T
+    scores = SCALE * largest_products(queries, documents)
     own = F.one_hot(query_of, len(documents))
     relevant = (query_group[:, None] == query_group).to(scores.dtype) @ own.to(scores.dtype) > 0
     return F.cross_entropy(scores.masked_fill(relevant & ~own.bool(), float("-inf")), query_of)

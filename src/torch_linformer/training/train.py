@@ -31,6 +31,7 @@ from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.encoder_baselines import embedder_baselines, encoder_baselines
 from torch_linformer.training.first_model import first_config
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
+from torch_linformer.training.fitted_pieces import fit_pieces
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.initial_model import (
     add_latent_semantics,
@@ -136,7 +137,11 @@ def _trained(
     rows, heads = settings.batch_size, None
     if settings.with_lexical_part and isinstance(data.task, WholeDocuments):
         heads = _lexical_heads(settings, trainer, data, screen)
-    if settings.freeze:
+    if isinstance(data.task, Retrieval):
+        data.task.vectors.to(device)
+    if settings.freeze and isinstance(data.task, Retrieval):
+        spent = fit_pieces(cast(RetrievalTrainer, trainer), data.train, str(settings.from_model), screen)
+    elif settings.freeze:
         spent = fit_head(trainer, data.train, data.validation, screen)
     else:
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights

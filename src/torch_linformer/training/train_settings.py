@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.model_settings import ModelSettings, sharing_for
 from torch_linformer.training.run_options import (
+    MOST_VECTORS,
     NO_WINDOWS,
     OF_LINFORMER,
     OF_NEW_MODELS,
@@ -64,12 +65,15 @@ class TrainSettings(ModelSettings):
         least = {"context_parallel": 1, "max_length": 4, "max_target_length": 4}
         least |= dict.fromkeys(("stride", "max_errors", "patience", "freeze_layers", "window"), 0)
         least |= dict.fromkeys(("exact_first", "exact_last"), 0)
+        least |= {"vectors": 1, "read_window": 16}
         check_options(self, (*lengths, "epochs", "max_steps", "minutes", "learning_rate"), least)
         if self.exact_first + self.exact_last > self.length:
             raise InputError(
                 f"--exact-first {self.exact_first} and --exact-last {self.exact_last} are more than the "
                 f"{self.length:,} tokens read at once"
             )
+        if self.vectors > MOST_VECTORS:
+            raise InputError(f"--vectors must be at most {MOST_VECTORS}, got {self.vectors}")
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
         for item in dataclasses.fields(self):
@@ -100,6 +104,8 @@ class TrainSettings(ModelSettings):
             raise InputError(f"{flag(name)} has no effect with --freeze, which fits a head in one go: leave it out")
         if self.attention == "full" and name in OF_LINFORMER:
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
+        if name == "read_window" and self.vectors == 1 and not self.freeze:
+            raise InputError(f"--read-window {self.read_window} goes with --vectors or --freeze: leave it out")
         if name == "lexical_width" and self.lexical == "none":
             raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")
         if name in OF_SLOTS and self.k == "0":

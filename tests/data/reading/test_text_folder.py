@@ -55,7 +55,7 @@ def test_what_lies_outside_the_folder_is_not_read(table, outside):
         folder.read(outside, "t, row 1")
     table.write_text(f"file,label\n{outside},x\n")
     if outside.endswith(".txt"):
-        with pytest.raises(InputError, match="holds no such files; --text-folder names the folder that does$"):
+        with pytest.raises(InputError, match=r"holds no such files; --text-folder names the folder that does$"):
             load_documents(str(table))
     else:
         assert load_documents(str(table)).dataset["text"][:] == [outside]

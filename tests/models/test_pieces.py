@@ -1,0 +1,115 @@
+"""Several vectors of a row: means of pieces by hand, padding anywhere, windows, products of sets, saving."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from torch_linformer.models import pieces as module
+from torch_linformer.models.pieces import PieceVectors, largest_products, number_of_pieces
+
+NAN, CHANNELS, MOST = float("nan"), 3, 4
+
+
+@pytest.fixture
+def two_tokens(monkeypatch):
+    """A vector stands for two tokens at least."""
+    monkeypatch.setattr(module, "LEAST_TOKENS", 2)
+
+
+@pytest.fixture
+def fitted():
+    made = PieceVectors(CHANNELS, MOST)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
+    made.map.weight.copy_(torch.randn(CHANNELS, CHANNELS, generator=generator))
+    made.map.bias.copy_(torch.randn(CHANNELS, generator=generator))
+    return made
+
+
+@pytest.mark.parametrize(("tokens", "number"), [(0, 1), (1, 1), (64, 1), (65, 2), (250, 4), (9999, 4)])
+def test_a_vector_stands_for_64_tokens_at_least(tokens, number):
+    assert number_of_pieces(torch.tensor([tokens]), MOST).tolist() == [number]
+
+
+@pytest.mark.parametrize("first", [0, 2, 5])
+@pytest.mark.parametrize(
+    ("tokens", "cuts"), [(1, [0, 1]), (3, [0, 2, 3]), (5, [0, 2, 4, 5]), (11, [0, 3, 6, 9, 11])], ids=str
+)
+def test_pieces_by_hand(two_tokens, fitted, tokens, cuts, first):
+    """Wherever padding stands, which holds what would poison a careless mean."""
+    states = torch.randn(tokens, CHANNELS)
+    hidden, mask = torch.full((1, 16, CHANNELS), NAN), torch.zeros(1, 16, dtype=torch.long)
+    hidden[0, first : first + tokens], mask[0, first : first + tokens] = states, 1
+    own = []
+    for begin, end in pairwise(cuts):
+        unit = F.normalize(states[begin:end].mean(dim=0), dim=0)
+        own.append(F.normalize(fitted.map.weight @ unit + fitted.map.bias, dim=0))
+    found = fitted.vectors(hidden, mask)
+    assert found.shape == (1, MOST, CHANNELS)
+    assert_close(found[0], torch.stack([own[number % len(own)] for number in range(MOST)]))
+
+
+def test_a_new_map_changes_nothing_and_is_not_learned():
+    means = torch.randn(2, 5, CHANNELS)
+    made = PieceVectors(CHANNELS, MOST)
+    assert_close(made.mapped(means), F.normalize(means, dim=-1))
+    assert not any(weight.requires_grad for weight in made.parameters())
+
+
+@pytest.mark.parametrize(("of_query", "of_document"), [(None, None), (None, 3), (2, 3), (2, None)])
+def test_the_largest_product_counts(of_query, of_document):
+    queries = torch.randn(5, *([of_query] if of_query else []), CHANNELS)
+    documents = torch.randn(7, *([of_document] if of_document else []), CHANNELS)
+    found = largest_products(queries, documents)
+    for i, query in enumerate(queries.view(5, -1, CHANNELS)):
+        for j, document in enumerate(documents.view(7, -1, CHANNELS)):
+            assert_close(found[i, j], (query @ document.T).max())
+    repeated = queries.view(5, -1, CHANNELS)[:, :1].expand(-1, 4, -1)
+    assert_close(largest_products(repeated, documents), largest_products(repeated[:, 0], documents))
+
+
+def test_windows_are_read_one_by_one():
+    """Rows of 7 and 3 tokens in windows of 3, of which none is all padding."""
+    made, calls = PieceVectors(CHANNELS, MOST, window=3), []
+
+    def model(input_ids, attention_mask):
+        """The state of a token is its number, its window's sum and the tokens of its window."""
+        calls.append(attention_mask.sum(dim=1).tolist())
+        sums = (input_ids * attention_mask).sum(dim=1, keepdim=True).expand_as(input_ids)
+        counts = attention_mask.sum(dim=1, keepdim=True).expand_as(input_ids)
+        return SimpleNamespace(last_hidden_state=torch.stack([input_ids, sums, counts], dim=-1).float())
+
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 0, 0, 0, 0]])
+    hidden = made.read(model, ids, (ids > 0).long())
+    assert calls == [[3, 3, 1, 3]] and hidden.shape == (2, 7, CHANNELS)
+    assert hidden[0].tolist() == [
+        *([number, 6, 3] for number in (1, 2, 3)),
+        *([number, 15, 3] for number in (4, 5, 6)),
+        [7, 7, 1],
+    ]
+    assert hidden[1, :3].tolist() == [[number, 27, 3] for number in (8, 9, 10)]
+
+
+def test_it_is_saved_whole(fitted, tmp_path):
+    fitted.window = 5
+    fitted.save(str(tmp_path / "pieces"))
+    loaded, means = PieceVectors.load(str(tmp_path / "pieces")), torch.randn(2, CHANNELS)
+    assert (loaded.channels, loaded.most, loaded.window) == (CHANNELS, MOST, 5)
+    assert torch.equal(loaded.mapped(means), fitted.mapped(means))
+
+
+def test_sentence_transformers_calls_it_with_a_dictionary(two_tokens, fitted):
+    """It keeps the vectors that a text has, and for one vector a text its own name."""
+    hidden, mask = torch.randn(2, 8, CHANNELS), torch.tensor([[1] * 8, [1] * 3 + [0] * 5])
+    features = {"token_embeddings": hidden, "attention_mask": mask, "input_ids": mask}
+    found = fitted(features)
+    assert_close(found["token_embeddings"], fitted.vectors(hidden, mask))
+    assert found["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]] and found["token_mask"] is mask
+    one = PieceVectors(CHANNELS, 1)
+    assert_close(one(features)["sentence_embedding"], one.vectors(hidden, mask)[:, 0])
+    fitted.window = 7
+    with pytest.raises(ValueError, match="reads 7 tokens at once, window by window, which sentence-transformers does"):
+        fitted(features)
