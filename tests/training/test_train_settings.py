@@ -243,6 +243,8 @@ VALUES = {
     "overflow": ('"windows"', "windows"),
     "lexical": ('"none"', "none"),
     "lexical-width": ("1024", 1024),
+    "vectors": ("8", 8),
+    "read-window": ("256", 256),
     "baseline": ("false", False),
     "probe": ("false", False),
     "patience": ("3", 3),

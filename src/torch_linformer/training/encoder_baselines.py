@@ -87,9 +87,11 @@ class EmbedderVectors:
 
 def embedder_baselines(start: str, documents: Dataset, device: str, precision: str) -> dict[str, dict[str, Any]]:
     """Scores of the ways in which :func:`embedder_vectors` find documents; none where there are no such vectors."""
-    vectors, judgments = embedder_vectors(start, documents, device, precision), judgments_of(documents)
-    ways = {} if vectors is None else vectors.similarities
-    return {name: retrieval_metrics(similarities, judgments) for name, similarities in ways.items()}
+    vectors = embedder_vectors(start, documents, device, precision)
+    if vectors is None:
+        return {}
+    judgments = judgments_of(documents)
+    return {name: retrieval_metrics(near, judgments) for name, near in vectors.similarities.items()}
 
 
 def embedder_vectors(start: str, documents: Dataset, device: str, precision: str) -> EmbedderVectors | None:
