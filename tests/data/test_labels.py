@@ -1,7 +1,15 @@
 import pytest
 from datasets import Dataset
 
-from torch_linformer.data.labels import check_labels, check_one_hot, check_repeated, label_names, name_labels
+from torch_linformer.data.labels import (
+    alike_labels,
+    check_labels,
+    check_one_hot,
+    check_repeated,
+    label_names,
+    missed_labels,
+    name_labels,
+)
 from torch_linformer.errors import InputError
 
 
@@ -81,3 +89,17 @@ def test_a_column_whose_values_hardly_come_twice_is_none_of_labels():
     check_repeated(labels_of(*[2] * 6), "t.csv", "url")
     check_repeated(labels_of(*[20, 5, 1, 1, 1]), "t.csv", "url")
     check_repeated(labels_of(1, 1, 1), "t.csv", "url")  # so few documents may well have
+
+
+@pytest.mark.parametrize("other", ["Caf\xe9", "cafe\u0301", "caf\xe9\u200b", "CAF\xc9"])
+def test_labels_that_look_the_same(other):
+    (warning,) = alike_labels(["bar", "caf\xe9", other])
+    assert warning.startswith(f"warning: the labels 'caf\xe9' and {other!r} differ only in case, spaces or how")
+    assert alike_labels(["1", "-1", "01", "1.0", "a b", "ab"]) == []
+
+
+def test_labels_that_a_part_lacks():
+    assert missed_labels(["a", "b", "c"], labeled({"b": 1}), "test") == [
+        "warning: no test document has the labels 'a', 'c'"
+    ]
+    assert missed_labels(["b"], labeled({"b": 1}), "test") == []

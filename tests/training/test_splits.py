@@ -53,6 +53,7 @@ def test_a_file_is_a_part_as_a_whole(numbered):
     assert splits.test["text"][:] == [f"b.csv {i}" for i in range(7)]
     assert splits.validation["text"][:] == [f"c.csv {i}" for i in range(5)]
     assert [note.partition(":")[0] for note in splits.notes[1:]] == ["test", "validation"]
+    assert splits.warnings == ["warning: no validation document has the label 'x'"]
 
 
 def test_a_file_for_one_part_and_a_fraction_for_the_other(numbered):

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+from unicodedata import category, normalize
 
 from datasets import Dataset
 
@@ -52,6 +53,29 @@ def name_labels(dataset: Dataset, names: Sequence[str], *, several: bool = False
 
     with quiet():
         return dataset.map(lambda label: {"label": named(label)}, input_columns=["label"], features=dataset.features)
+
+
+def alike_labels(names: Sequence[str]) -> list[str]:
+    """A warning for each group of labels that look the same but for their case, or characters that are not seen."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        seen = "".join(character for character in normalize("NFKC", name) if category(character) != "Cf")
+        groups.setdefault(" ".join(seen.casefold().split()), []).append(name)
+    return [
+        f"warning: the labels {' and '.join(map(repr, group))} differ only in case, spaces or how their characters are "
+        f"written, and are learned as {len(group)}; if they are one, write them alike"
+        for group in groups.values()
+        if len(group) > 1
+    ]
+
+
+def missed_labels(names: Sequence[str], part: Dataset, purpose: str) -> list[str]:
+    """A warning if no document of a part has some of the labels."""
+    missed = sorted({*names} - {label for labels in _label_lists(part) for label in labels})
+    if not missed:
+        return []
+    which = ", ".join(map(repr, missed[:_LISTED_LABELS])) + (", …" if missed[_LISTED_LABELS:] else "")
+    return [f"warning: no {purpose} document has the label{'' if len(missed) == 1 else 's'} {which}"]
 
 
 def check_labels(

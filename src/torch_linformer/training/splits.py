@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from datasets import Dataset
 
 from torch_linformer.data.labels import (
+    alike_labels,
     are_numbers,
     check_labels,
     check_one_hot,
     check_repeated,
     label_names,
+    missed_labels,
     name_labels,
 )
 from torch_linformer.data.parts import GROUP, content_digest, find_overlap, parse_part, split_documents
@@ -65,6 +67,10 @@ def load_splits(settings: DataSettings) -> Splits:
     parts = {"training": train, "validation": validation, "test": test}
     overlap = find_overlap(parts)
     warnings = list(overlap.warnings)
+    warnings.extend(alike_labels(names))
+    for name in ("validation", "test") if settings.task == "classify" else ():
+        drawn = isinstance(parse_part(getattr(settings, name)), float) and name not in documents.parts
+        warnings.extend([] if drawn else missed_labels(names, parts[name], name))
     if settings.task == "token-classify" and are_numbers(names):
         warnings.append(NUMBERED)
     train, validation, test = (_without_groups(part) for part in (train, validation, test))

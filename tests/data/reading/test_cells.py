@@ -30,7 +30,19 @@ def test_values_that_are_no_labels(value):
         read_label(Row({"y": value}, "t, row 9"), "y")
 
 
-@pytest.mark.parametrize(("value", "text"), [("a ", "a "), ("", ""), (" \n\t", ""), (None, "")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a ", "a "),
+        ("", ""),
+        (" \n\t", ""),
+        (None, ""),
+        (math.nan, ""),
+        (" \\N", ""),
+        ("\u200b\ufeff\xa0", ""),
+        ("\u200bx", "\u200bx"),
+    ],
+)
 def test_texts(value, text):
     assert read_text(Row({"text": value}, "t, row 1"), "text") == text
     assert read_text(Row({}, "t, row 1"), "text") == ""

@@ -237,3 +237,17 @@ def test_one_row_is_in_memory_at_a_time(write):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 200_000 < path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [("token tag", "EU B-ORG"), ("Word\tPOS\tNER\n", "EU\tNNP\tB-ORG"), ("id word ner_tags", "1 EU B-ORG")],
+)
+def test_names_of_columns_are_no_words(parsed, header, line):
+    _, problems, _ = parsed(f"{header}\n{line}\n\n{line}\n")
+    assert problems == [f"line 1: names the columns ({' '.join(header.split())}); remove the line"]
+
+
+def test_tags_before_words_are_not_read_as_words(parsed):
+    _, problems, _ = parsed("B-PER Ann\nO met\n\nB-PER Bo\n")
+    assert problems == ["the first column holds tags; in each line write the word first, and then its tag"]

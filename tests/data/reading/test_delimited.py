@@ -93,6 +93,10 @@ def test_a_header_that_comes_again_is_no_row(write, read):
     assert outcome.rows == [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
     assert outcome.places == [f"{path}, row 1", f"{path}, row 3"]
     assert outcome.notes == [f"{path}: left out 2 rows with the names of the columns again"]
+    other = write("o.csv", "text,label\na,x\nlabel,text\ny,b\n")
+    assert read(other).problems == [
+        f"{other}, row 2 (line 3): names the columns in another order; divide the file there"
+    ]
     assert read(write("one.csv", "text\na\ntext\n")).rows == [{"text": "a"}, {"text": "text"}]
 
 

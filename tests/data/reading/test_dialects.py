@@ -207,9 +207,11 @@ def test_first_rows_that_are_a_header(dialect, content):
 def test_a_second_row_with_the_names_of_columns_is_a_question(dialect):
     content = "Reviews of March,\ntext,label\ngood,a\nbad,b\n"
     assert refusal(dialect, content).endswith(
-        "t.csv: the second row, 'text, label', has names of columns; remove the first, "
-        "or say with --header or --no-header what it is"
+        "t.csv: row 2, 'text, label', has names of columns; remove what stands above it, "
+        "or say with --header or --no-header what the first row is"
     )
+    for above in ("Reviews of March,\nby Ann,\n", "Reviews of March\n\n", "# exported\n"):  # which has no delimiter
+        assert "has names of columns; remove what stands above it" in refusal(dialect, above + "text,label\ngood,a\n")
     assert dialect(content, header=True)[0].names == ("Reviews of March", "2")
     assert "the first row has only empty cells; remove what" in refusal(dialect, ",\ntext,label\ngood,a\n")
 

@@ -264,6 +264,18 @@ def test_groups_are_kept_beside_the_documents(tmp_path):
     assert "group" not in load_documents(path).dataset.column_names
 
 
+def test_a_group_is_one_however_it_is_written_and_a_missing_one_is_none(tmp_path):
+    groups = ["7", 7, 7.0, " 7"]
+    lines = [{"text": f"{number}", "label": "a", "author": group} for number, group in enumerate(groups)]
+    path = write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, [*lines, {"text": "", "label": "a"}])))
+    by_author = DataOptions(group_column="author")
+    assert set(load_documents(path, options=by_author).dataset["group"][:]) == {"7"}
+    for missing in ({}, {"author": None}, {"author": " "}):
+        path = write(tmp_path / "m.jsonl", "\n".join(map(json.dumps, [*lines, {"text": "b", "label": "a", **missing}])))
+        with pytest.raises(InputError, match=r"line 5: no group in column 'author'; fill it in or remove the row$"):
+            load_documents(path, options=by_author)
+
+
 def test_several_label_columns_of_which_one_is_never_set(tmp_path):
     path = write(tmp_path / "t.csv", "text,rude,loud,late\na,1,0,0\nb,1,1,0\n")
     documents = load_documents(path, SEVERAL, options=DataOptions(label_column="rude,loud,late"))

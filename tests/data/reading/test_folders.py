@@ -69,9 +69,11 @@ def test_only_the_part_that_is_asked_for_is_read(write, tmp_path):
     for name in ("train-00000-of-00002.csv", "train-00001-of-00002.csv", "test.csv"):
         write(f"data/{name}", TABLE.format(f"of {name}"))
     write("data/README.md", "about")
+    write("data/more.csv", TABLE.format("more"))
     source = str(tmp_path / "data")
     documents = load_documents(source)
     assert documents.dataset["text"][:] == ["of train-00000-of-00002.csv", "of train-00001-of-00002.csv"]
+    assert f"left out what is no part of {source}: 'README.md', 'more.csv'" in documents.notes
     assert documents.parts == ("test",) and documents.notes[0] == (
         f"{source} holds the parts train (train-00000-of-00002.csv, train-00001-of-00002.csv), test (test.csv)"
     )

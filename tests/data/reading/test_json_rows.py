@@ -44,6 +44,13 @@ def test_bad_lines_leave_the_others(write, read):
     assert third.startswith(f"{path}, line 5: not valid JSON (")
 
 
+def test_two_values_of_one_name_are_a_bad_row(write, read):
+    path = write("t.jsonl", '{"text": "a", "label": "x", "label": "y"}\n{"text": "b", "label": "y"}\n')
+    outcome = read(path)
+    assert outcome.rows == [{"text": "b", "label": "y"}]
+    assert outcome.problems[0].startswith(f"{path}, line 1: not valid JSON (two values are called 'label'); write")
+
+
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_file_of_json_with_a_bad_line_is_still_one_of_lines(write, read, number):
     lines = ['{"text": "a"}', '{"text": "b"}']

@@ -97,3 +97,10 @@ def test_the_bytes_that_rows_take_are_counted_and_not_guessed(written, monkeypat
         next(parquet_rows(path, NO_OPTIONS, ReadReport()))
     monkeypatch.setattr("torch_linformer.measuring.machine.memory_bytes", lambda: text_bytes + 8 * values)
     assert len(list(parquet_rows(path, NO_OPTIONS, ReadReport()))) == 4000
+
+
+def test_two_columns_of_one_name(tmp_path, read):
+    path = tmp_path / "a.parquet"
+    columns = [pyarrow.array(["a"]), pyarrow.array(["x"]), pyarrow.array(["y"])]
+    parquet.write_table(pyarrow.Table.from_arrays(columns, names=["text", "label", "label"]), path)
+    assert read(path).problems == [f"{path}: two columns are named 'label'; rename one of them"]

@@ -121,6 +121,11 @@ def test_what_is_no_list_of_labels(value):
     assert "no labels; expected a list of them" in refusal(SEVERAL, text="x", label=value)
 
 
+@pytest.mark.parametrize("value", ["[a, b]", " {joy,anger}", '{joy,"two words"} '])
+def test_a_list_without_quotes_is_not_cut_at_its_commas(value):
+    assert "; write all lists of the column as JSON, [" in refusal(SEVERAL, text="x", label=value)
+
+
 # Words and tags
 
 
@@ -215,6 +220,10 @@ def test_one_answer_as_text_is_found():
         ({"text": ["Bo"], "answer_start": []}, "expected an answer, or text and answer_start as in SQuAD"),
         ({"text": [3], "answer_start": [0]}, "expected an answer, or text and answer_start as in SQuAD"),
         ({"text": ["Bo"], "answer_start": ["x"]}, "expected an answer, or text and answer_start as in SQuAD"),
+        (
+            {"text": [" "], "answer_start": [2]},
+            "an answer is empty; where there is none, leave the list of answers empty",
+        ),
         (["Bo"], "expected an answer, or text and answer_start as in SQuAD"),
         (None, "column 'answers' holds None; expected an answer, or text and answer_start as in SQuAD"),
         (7, "expected an answer, or text and answer_start as in SQuAD"),

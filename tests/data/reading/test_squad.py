@@ -83,6 +83,7 @@ def test_articles_and_paragraphs_that_are_none_are_refused(path, value, message)
         (("answers",), ANSWER, "question q1: expected 'answers' to be an array, as in SQuAD; found dict"),
         (("answers", 0, "text"), None, "question q1: expected an object with 'text' (text), as in SQuAD"),
         (("answers", 0, "answer_start"), "2", "question q1: expected 'answer_start' to be a whole number"),
+        (("is_impossible",), "false", "question q1: expected 'is_impossible' to be true or false, as in SQuAD"),
     ],
 )
 def test_a_bad_question_leaves_the_others(path, value, message):

@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.plain_texts import TextFolder
-from torch_linformer.data.reading.rows import Row, counts_rows, is_number, read_text, several
+from torch_linformer.data.reading.rows import (
+    Row,
+    counts_rows,
+    empty_cell,
+    is_missing,
+    is_number,
+    read_text,
+    several,
+    without_fraction,
+)
 from torch_linformer.errors import InputError
 
 TEXT_COLUMNS = (
@@ -52,7 +61,14 @@ class ChosenColumns(NamedTuple):
         if self.id is None:
             return None
         name = row.cell(self.id)
-        return "" if name is None else str(name)
+        return "" if name is None or name != name else without_fraction(name)
+
+    def group_of(self, row: Row) -> str:
+        """What a row has in common with others, as text without outer white space."""
+        group = row.cell(self.group)
+        if is_missing(group):  # as one group, rows that have nothing in common would stay together
+            raise empty_cell(row, "group", self.group)
+        return without_fraction(group).strip()
 
     @property
     def used(self) -> dict[str, str]:

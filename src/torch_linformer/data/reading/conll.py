@@ -29,6 +29,8 @@ _CHUNKS = frozenset(
     ["NP", "VP", "PP", "ADVP", "ADJP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"]
 )  # the phrases of CoNLL-2000
 _UNIVERSAL = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")  # of CoNLL-U
+_NAMES_OF_WORDS = ("token", "tokens", "word", "words", "form")
+_NAMES_OF_TAGS = ("tag", "tags", "ner", "ner_tag", "ner_tags", "pos", "pos_tags", "upos", "label", "labels")
 _SAMPLE_LINES = 500
 _LEAST_LINES = 2  # with a token
 
@@ -55,6 +57,7 @@ def conll_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator
     sample = [lines for lines in sample if all(len(line.cells) == width for line in lines)]
     names = _names(sample, width)
     tokens, tags = _token_column(sample, names), _tag_column(sample, names)
+    _check_sample(path, sample, tokens)
     kept = {at: "tokens" if at == tokens else name for at, name in enumerate(names) if at >= tokens}
     if width > 2:
         which = "" if tags is None else f", tags from column {names[tags]}"
@@ -73,6 +76,16 @@ def conll_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator
             if tags is not None:
                 columns["tags"] = columns[names[tags]]
             yield Row({name: values for name, values in columns.items() if width > 2 or name != names[-1]}, where)
+
+
+def _check_sample(path: Path, sample: list[list[TokenLine]], tokens: int) -> None:
+    """Raise an `InputError` where the first line names the columns, or tags stand where words are expected."""
+    first = sample[0][0] if sample else TokenLine(0, [])
+    names = {cell.lower() for cell in first.cells}
+    if names & {*_NAMES_OF_WORDS} and names & {*_NAMES_OF_TAGS}:
+        raise InputError(f"{path}, line {first.number}: names the columns ({' '.join(first.cells)}); remove the line")
+    if sample and len(first.cells) == 2 and _are_tags(_column(sample, tokens)):
+        raise InputError(f"{path}: the first column holds tags; in each line write the word first, and then its tag")
 
 
 def _check(line: TokenLine, width: int, path: Path) -> None:

@@ -69,6 +69,8 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
             if kept[1:] and isinstance(cells, list) and [cells[0].lstrip("\ufeff"), *cells[1:]] == header:
                 repeated += 1  # several files were put after each other
                 continue
+            if kept[1:] and header and isinstance(cells, list) and sorted(cells) == sorted(header):
+                raise InputError(f"{where} (line {line}): names the columns in another order; divide the file there")
             try:
                 row = _checked(cells, dialect, f"{where} (line {line})")
                 for cell in row:

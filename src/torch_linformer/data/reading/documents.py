@@ -210,7 +210,7 @@ def _records(
     for row in rows:
         try:
             values = record.read(row, columns)
-            group = {} if columns.group is None else {"group": str(row.values.get(columns.group))}
+            group = {"group": columns.group_of(row)} if columns.group is not None and values["text"] else {}
             marks = {"empty": not values["text"], "replaced": report.replaced > replaced}
             yield {**nothing, **values, **group, **marks}
         except InputError as problem:

@@ -1,13 +1,15 @@
 """Whether the first row of a table of text names its columns, and how."""
 
-from collections import Counter
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch_linformer.data.reading.columns import LABEL_COLUMNS, TEXT_COLUMNS
-from torch_linformer.data.reading.rows import counts_rows, is_number
+from torch_linformer.data.reading.data_options import DELIMITERS
+from torch_linformer.data.reading.rows import check_once, counts_rows, is_number
 from torch_linformer.errors import InputError
 
+_DIVIDING = re.compile("[" + "".join(map(re.escape, DELIMITERS.values())) + "]")  # where a title hides the delimiter
 _LONGEST_NAME, _NAME_WORDS = 64, 5  # characters and words of a column's name
 _NO_VALUE = ("na", "n/a", "#n/a", "null", "none", "nil", "?", "-", ".")  # what stands for a number that is missing
 
@@ -34,9 +36,7 @@ def column_names(path: Path, cells: Sequence[str], rows: Sequence[Sequence[str]]
             names.append(cell)
         else:
             names.append(None if not any(values) or counts_rows(values) else str(number + 1))
-    twice = [name for name, count in Counter(names).items() if name is not None and count > 1]
-    if twice:
-        raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
+    check_once(path, names)
     return names
 
 
@@ -44,17 +44,18 @@ def is_header(path: Path, first: Sequence[str], rows: Sequence[Sequence[str]]) -
     """Whether the first row names the columns, by what stands in the others.
 
     Raises:
-        InputError: it is empty, or the second row seems to name them.
+        InputError: it is empty, or another row seems to name them.
     """
     if not any(cell.strip() for cell in first) and rows:
         raise InputError(f"{path}: the first row has only empty cells; remove what stands above the names of columns")
     if _usual(first) or not rows:
         return True
-    if len(_usual(rows[0])) > 1:
-        raise InputError(
-            f"{path}: the second row, {', '.join(rows[0])!r:.60}, has names of columns; remove the first, "
-            "or say with --header or --no-header what it is"
-        )
+    for number, row in enumerate(rows, start=2):
+        if len(_usual(row if len(row) > 1 else _DIVIDING.split(row[0]))) > 1:
+            raise InputError(
+                f"{path}: row {number}, {', '.join(row)!r:.60}, has names of columns; remove what stands above it, "
+                "or say with --header or --no-header what the first row is"
+            )
     if len(first) != len(rows[0]):
         return True
     is_long = names_numbers = False

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -137,9 +138,18 @@ def _object(values: object, where: str) -> Row:
 def _parsed(text: str, where: str, encoding: str | None, remedy: str) -> Any:
     check_decoded(text, where, encoding)
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON ({error}); {remedy}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of two values with one name, the parser would keep the last."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"two values are called {twice!r}")
+    return values
 
 
 def is_squad(content: object) -> bool:
@@ -172,7 +182,12 @@ def _question(question: Any, context: str, name: str, place: str) -> Row:
     identifier = str(_field(question, "id", place, str, int))
     where = f"{name}, question {identifier}"
     values = {"id": identifier, "question": _field(question, "question", where, str), "context": context}
-    if question.get("is_impossible"):
+    impossible = question.get("is_impossible")
+    if not isinstance(impossible, bool | None):  # "false" would be true
+        raise InputError(
+            f"{where}: expected 'is_impossible' to be true or false, as in SQuAD; found {impossible!r:.40}"
+        )
+    if impossible:
         answers = []
     elif "answers" in question:
         answers = _field(question, "answers", where, list)

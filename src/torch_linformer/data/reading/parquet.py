@@ -10,7 +10,7 @@ from datasets import ClassLabel, Features
 
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.formats import MOST_UNFOLDED, most_unfolded
-from torch_linformer.data.reading.rows import BadRow, CellRow, ReadReport, Row, bad_cell
+from torch_linformer.data.reading.rows import BadRow, CellRow, ReadReport, Row, bad_cell, check_once
 from torch_linformer.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def parquet_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterat
     try:
         with ParquetFile(path) as table:
             _check_unfolded(path, table)
+            check_once(path, table.schema_arrow.names)
             classes = ClassNames.of_schema(table.schema_arrow)
             if classes.columns:
                 report.note(f"{path}: names of the classes of {', '.join(classes.columns)} from the file itself")

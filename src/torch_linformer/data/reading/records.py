@@ -18,6 +18,7 @@ from torch_linformer.errors import InputError
 
 _SEPARATORS = re.compile(r"\s*[,;|]\s*")  # between the labels of one cell
 _IN_BRACKETS = re.compile(r"\s*(\[.*\]|\(.*\)|\{.*\}|set\(\))\s*", re.DOTALL)
+_BARE_LIST = re.compile(r"\s*(\[[^\[\]]*,[^\[\]]*\]|\{[^{}]*,[^{}]*\})\s*")
 _NUMBERS = re.compile(r"\s*\[\s*\d+(\s+\d+)*\s*\]\s*")  # as NumPy prints them
 _SIDE_BY_SIDE = re.compile(r"""(['"])\s+(['"])""")  # strings, as NumPy prints them
 _TRUE, _FALSE = ("1", "1.0", "true", "yes"), ("", "0", "0.0", "false", "no", "none")
@@ -182,6 +183,8 @@ def _labels(row: Row, column: str) -> list[str]:
     if isinstance(value, str):
         value = _parsed(value)
     if isinstance(value, str):
+        if _BARE_LIST.fullmatch(value):  # as YAML, Java or Postgres write it
+            raise bad_cell(row, column, value, '; write all lists of the column as JSON, ["a", "b"], or as a, b')
         value = _SEPARATORS.split(value)
     if isinstance(value, int):
         value = [value]
@@ -249,6 +252,8 @@ def _answers(row: Row, column: str, text: str) -> dict[str, Any]:
     if not (_holds_only(str, answers) and _holds_only(int, starts) and len(answers) == len(starts)):
         raise bad_cell(row, column, value, "; expected an answer, or text and answer_start as in SQuAD")
     for answer, start in zip(answers, starts, strict=True):
+        if not answer.strip():
+            raise InputError(f"{row.where}: an answer is empty; where there is none, leave the list of answers empty")
         if text and text[start : start + len(answer)] != answer:
             raise InputError(f"{row.where}: the answer {answer!r:.40} does not stand at character {start} of the text")
     return {"answers": answers, "starts": starts}

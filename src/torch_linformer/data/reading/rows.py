@@ -1,11 +1,15 @@
 """Rows, whatever file they come from: what their cells hold, and what is noticed while they are read."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from torch_linformer.errors import InputError
 
+_SEEN = re.compile("[^\\s\u200b-\u200f\u2060\ufeff]")  # neither white space nor of no width
 SAMPLE_ROWS = 100  # rows looked at to recognize the columns
 
 
@@ -79,16 +83,16 @@ class BadRow(NamedTuple):
 
 
 def read_text(row: Row, column: str, called: str = "text") -> str:
-    """The text of a row; "" where the cell is missing or holds only white space."""
+    """The text of a row; "" where the cell is missing or holds only what is not seen, or MySQL's \\N for nothing."""
     value = row.cell(column)
     if column not in row.values and isinstance(row, CellRow):
         columns = ", ".join(map(repr, row.values))
         raise InputError(f"{row.where}: no column {column!r}; columns: {columns}")
-    if value is None:
+    if value is None or value != value:
         return ""
     if not isinstance(value, str):
         raise bad_cell(row, column, value, f", not text; name the {several(called)} with --{called}-column")
-    return "" if value.isspace() else value
+    return value if _SEEN.search(value) and value.strip() != r"\N" else ""
 
 
 def read_label(row: Row, column: str | None) -> str:
@@ -106,6 +110,11 @@ def read_label(row: Row, column: str | None) -> str:
     return value.strip()
 
 
+def without_fraction(value: object) -> str:
+    """A value as text; whole numbers without the fraction that pandas gives them in a column with missing values."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
 def empty_cell(row: Row, what: str, column: str | None) -> InputError:
     """The error for a row that lacks what its task needs, such as a "label"."""
     return InputError(f"{row.where}: no {what} in column {column!r}; fill it in or remove the row")
@@ -119,6 +128,13 @@ def bad_cell(row: Row, column: str | None, value: object, problem: str) -> Input
 def is_missing(value: object) -> bool:
     """Whether a label's cell is empty, or holds what pandas (NaN) and MySQL (\\N) write for a missing value."""
     return value is None or value != value or (isinstance(value, str) and value.strip().lower() in ("", "nan", r"\n"))
+
+
+def check_once(path: Path, names: Sequence[str | None]) -> None:
+    """Raise an `InputError` where two columns of a file have the same name."""
+    twice = [name for name, count in Counter(names).items() if name is not None and count > 1]
+    if twice:
+        raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
 
 
 def is_number(value: object) -> bool:

@@ -10,12 +10,14 @@ import datasets
 from datasets.fingerprint import Hasher
 from huggingface_hub import HfApi, constants
 
+from torch_linformer.data.reading.columns import listed
 from torch_linformer.data.reading.corpus import stdlib_documents
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.formats import (
     COMPRESSED_SUFFIXES,
     TABLE_SUFFIXES,
     FolderFile,
+    entries,
     file_stem,
     folder_files,
     parts_of,
@@ -82,9 +84,7 @@ def _local(path: Path, part: str, options: DataOptions, whole: bool, labeled: bo
                 f"{path}: no part {part!r} among its parts {', '.join(parts)}; name the file or folder to read"
             )
         chosen = parts.get(part, [path])
-        files = [
-            item for entry in chosen for item in ([FolderFile(entry, None)] if entry.is_file() else folder_files(entry))
-        ]
+        files = [item for at in chosen for item in ([FolderFile(at, None)] if at.is_file() else folder_files(at))]
         states = [file.path.stat() for file in files]
     except OSError as error:
         raise unreadable(error.filename or path, error) from None
@@ -93,6 +93,10 @@ def _local(path: Path, part: str, options: DataOptions, whole: bool, labeled: bo
     if parts:
         names = ", ".join(f"{name} ({', '.join(entry.name for entry in entries)})" for name, entries in parts.items())
         notes.append(f"{path} holds the parts {names}")
+        belonging = {entry for part_entries in parts.values() for entry in part_entries}
+        others = [entry.name for entry in entries(path) if entry not in belonging]
+        if others:
+            notes.append(f"left out what is no part of {path}: {listed(others)}")
 
     def rows(report: ReadReport) -> Iterator[Row]:
         for note in notes:
