@@ -76,13 +76,11 @@ def run(train_quickly, options, tmp_path_factory):
 def frozen(run, quick, options, datasets_cache, tmp_path):
     """A function: a finished run in which only the map was fitted, to the encoder of the other run."""
 
-    def fit(**more):
+    def fit(source=run.folder, name="frozen", **more):
         same = {name: options[name] for name in ("task", "data", "test", "documents")}
         same |= {name: quick[name] for name in ("validation", "device", "precision")}
-        folder = tmp_path / "frozen"
-        train(
-            TrainSettings(**same, **more, freeze=True, from_model=str(run.folder), lexical="none", output=str(folder))
-        )
+        folder = tmp_path / name
+        train(TrainSettings(**same, **more, freeze=True, from_model=str(source), lexical="none", output=str(folder)))
         return SimpleNamespace(folder=folder, metrics=json.loads((folder / "metrics.json").read_text()))
 
     return fit
@@ -149,6 +147,10 @@ def test_a_map_is_fitted_to_an_encoder_that_stays(run, frozen, options, more):
         json.loads((found.folder / "config_sentence_transformers.json").read_text()) if more["vectors"] > 1 else {}
     )
     assert settings.get("model_type") == ("MultiVectorEncoder" if settings else None)
+    of_one = more["vectors"] == 1 and "read_window" not in more
+    assert ("import Embedder" in (found.folder / "README.md").read_text()) != of_one
+    with pytest.raises(InputError, match="a map was fitted to its vectors, which another training would drop"):
+        frozen(found.folder, "again", **more)
 
 
 def test_what_has_one_vector_is_refused(run, options, tmp_path):

@@ -91,6 +91,8 @@ def test_windows_are_read_one_by_one():
         [7, 7, 1],
     ]
     assert hidden[1, :3].tolist() == [[number, 27, 3] for number in (8, 9, 10)]
+    with pytest.raises(ValueError, match="need padding_side='right'"):
+        made.read(model, ids.flip(1), (ids.flip(1) > 0).long())
 
 
 def test_it_is_saved_whole(fitted, tmp_path):

@@ -65,6 +65,12 @@ class PieceVectors(nn.Module):
         nn.init.eye_(self.map.weight)
         nn.init.zeros_(self.map.bias)
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the map is another than the one it begins as."""
+        weight, bias = self.map.weight, self.map.bias
+        return not (torch.equal(weight, torch.eye(self.channels).to(weight)) and not bias.any())
+
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """What sentence-transformers calls: a dictionary with ``token_embeddings``, as many as vectors, or with
         ``sentence_embedding`` where M is 1.
@@ -91,10 +97,17 @@ class PieceVectors(nn.Module):
         return self.mapped(self._means(hidden.to(accurate), attention_mask != 0))
 
     def read(self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
-        """The last hidden states ``(B, N, C)`` of rows; padding stands behind them where they are read in windows."""
+        """The last hidden states ``(B, N, C)`` of rows.
+
+        Raises:
+            ValueError: rows are read in windows, and padding stands before some of them or in between: their windows
+                would depend on the other rows of the batch.
+        """
         if self.window is None or input_ids.shape[1] <= self.window:
             hidden: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
             return hidden
+        if bool((attention_mask[:, 1:] > attention_mask[:, :-1]).any()):
+            raise ValueError("rows that are read in windows need padding_side='right': padding stands behind them")
         rows, tokens = input_ids.shape
         beyond = -tokens % self.window
         ids, mask = (F.pad(each, (0, beyond)).view(-1, self.window) for each in (input_ids, attention_mask))

@@ -27,6 +27,14 @@ SCALE = 20.0  # of a cosine in a loss; the usual one of sentence-transformers
 POOLINGS = ("mean", "cls", "max")  # those that a folder of sentence-transformers has
 
 
+USAGE_OF_PIECES = """\
+from torch_linformer import Embedder
+
+# A vector of each text, or where a text has several an array (vectors, width) of each: then a query finds the document
+# with the largest product of any two.
+vectors = Embedder("PATH OF THIS FOLDER")(["a query", "a document"])"""
+
+
 class Retrieval(Task):
     """A vector a document and a query, of length 1; the documents nearest to a query should be its own.
 
@@ -63,6 +71,8 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
     ) -> None:
         super().__init__(tokenizer)
         self.vectors = DocumentVectors(pooling, pieces=pieces)
+        if pieces is not None and (pieces.most > 1 or pieces.window is not None):
+            self.usage = USAGE_OF_PIECES
 
     @property
     def reads_words(self) -> bool:

@@ -76,7 +76,7 @@ class Task(ABC):
     pipeline_tag: ClassVar[str] = "text-classification"
     instead: ClassVar[str] = "train a model on another --task"
     counted: ClassVar[str] = "documents"
-    usage: ClassVar[str] = """\
+    usage: str = """\
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")
 outputs = model(**inputs)"""
 

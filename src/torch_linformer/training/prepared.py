@@ -14,6 +14,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening.model_folder import load_tokenizer, reader_config
+from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling
 from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from torch_linformer.tasks.registry import TASKS
@@ -63,15 +64,22 @@ def new_task(
 
 def _pieces(settings: ModelSettings, pooling: str | None) -> PieceVectors | None:
     """What makes several vectors of a document, or maps the one of an encoder that is kept as it is."""
+    channels = SIZES[settings.size].hidden_size
+    if settings.from_model is not None:
+        config: Any = reader_config(cast(Any, first_config(settings.from_model)))
+        channels = config.hidden_size
+        makes_vectors = sentence_pooling(settings.from_model) is not None
+        before = document_vectors(settings.from_model, config).pieces if makes_vectors else None
+        if before is not None and before.is_fitted:
+            raise InputError(
+                f"--from {settings.from_model}: a map was fitted to its vectors, which another training would drop; "
+                "begin with the encoder that it began with"
+            )
     if settings.vectors == 1 and not settings.freeze:
         return None
     option = "--freeze" if settings.vectors == 1 else f"--vectors {settings.vectors}"
     if pooling in ("cls", "max"):
         raise InputError(f"{option} takes means of states, and {settings.from_model} pools by {pooling}: leave it out")
-    if settings.from_model is None:
-        channels = SIZES[settings.size].hidden_size
-    else:
-        channels = reader_config(cast(Any, first_config(settings.from_model))).hidden_size
     return PieceVectors(channels, settings.vectors, settings.read_window)
 
 

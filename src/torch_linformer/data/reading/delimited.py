@@ -66,10 +66,11 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
         repeated = 0
         for number, (line, cells) in enumerate(records, start=1):
             where = f"{path}, row {number}"
-            if kept[1:] and isinstance(cells, list) and [cells[0].lstrip("\ufeff"), *cells[1:]] == header:
+            names = [cells[0].lstrip("\ufeff"), *cells[1:]] if kept[1:] and isinstance(cells, list) else []
+            if names and names == header:
                 repeated += 1  # several files were put after each other
                 continue
-            if kept[1:] and header and isinstance(cells, list) and sorted(cells) == sorted(header):
+            if names and isinstance(header, list) and sorted(names) == sorted(header):
                 raise InputError(f"{where} (line {line}): names the columns in another order; divide the file there")
             try:
                 row = _checked(cells, dialect, f"{where} (line {line})")
