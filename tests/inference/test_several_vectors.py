@@ -110,6 +110,8 @@ def test_a_row_a_vector_finds_what_was_scored(run, options, tmp_path):
     of_texts = Embedder(str(run.folder), **SAME)(["frost q7", "ice " * 12])
     assert np.allclose(np.concatenate(of_texts), vectors[3:], atol=1e-5)
     assert Embedder(str(run.folder), **SAME)([]) == []
+    in_half = Embedder(str(run.folder), device="cpu", precision="bf16")(["frost q7", "ice " * 12])
+    assert np.allclose(np.concatenate(in_half), vectors[3:], atol=0.05)
 
     documents = [json.loads(line) for line in Path(options["documents"]).read_text().splitlines()][80:]
     pairs = [json.loads(line) for line in Path(options["test"]).read_text().splitlines()]

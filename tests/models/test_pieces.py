@@ -50,6 +50,8 @@ def test_pieces_by_hand(two_tokens, fitted, tokens, cuts, first):
     found = fitted.vectors(hidden, mask)
     assert found.shape == (1, MOST, CHANNELS)
     assert_close(found[0], torch.stack([own[number % len(own)] for number in range(MOST)]))
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
+        assert torch.equal(fitted.vectors(hidden, mask), found)
 
 
 def test_a_new_map_changes_nothing_and_is_not_learned():

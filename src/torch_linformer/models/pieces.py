@@ -94,7 +94,8 @@ class PieceVectors(nn.Module):
     def vectors(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         """The vectors, in float32 at least, of hidden states ``(B, N, C)``; padding may stand anywhere."""
         accurate = torch.promote_types(hidden.dtype, torch.float32)
-        return self.mapped(self._means(hidden.to(accurate), attention_mask != 0))
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.mapped(self._means(hidden.to(accurate), attention_mask != 0))
 
     def read(self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
         """The last hidden states ``(B, N, C)`` of rows.
