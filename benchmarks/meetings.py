@@ -162,10 +162,10 @@ def kinds_of(documents: Dataset, meetings: pd.DataFrame) -> np.ndarray:
 def scores_of(found: dict[str, Any], kinds: np.ndarray | None) -> dict[str, float]:
     """nDCG of all questions, of those about each kind of meeting, and recall."""
     each = np.asarray(found["tallies"]["ndcg_at_10"])[:, 0]
-    of_kinds = {} if kinds is None else {kind: float(each[kinds == kind].mean()) for kind in KINDS}
+    asked = [] if kinds is None else [kind for kind in KINDS if (kinds == kind).any()]
     return {
         "ndcg_at_10": found["ndcg_at_10"],
-        **of_kinds,
+        **{kind: float(each[kinds == kind].mean()) for kind in asked},
         "recall_at_10": found["recall_at_10"],
     }
 

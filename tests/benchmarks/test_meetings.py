@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from meetings import main
+from meetings import joined, main
 
 MEETINGS = [("Bdb001", "train"), ("ES2002a", "train"), ("covid_1", "val"), ("IS1000a", "val"), ("Bro003", "test")]
 TOPICS = {"Bdb001": "speech", "ES2002a": "remote", "covid_1": "school", "IS1000a": "button", "Bro003": "noise"}
@@ -48,18 +48,34 @@ def test_models_at_each_length_beside_what_they_must_beat(data, masked_run, trai
     train_quickly(tmp_path / "model", **{**options, "validation": "0.5"})
     main(data, tmp_path, models=str(tmp_path / "model"), lengths="8,24", device="cpu")
     rows = {row["method"]: row for row in json.loads((tmp_path / "results.json").read_text())}
-    assert list(rows) == [
-        "TF-IDF",
-        "BM25",
-        "the embedder's first 512 tokens",
-        "the mean of its chunks",
-        "its best chunk, a vector each",
-        "model, 8 tokens",
-        "model, 24 tokens",
-    ]
+    of_embedder = ["the embedder's first 512 tokens", "the mean of its chunks", "its best chunk, a vector each"]
+    joined = [f"BM25 and {name}" for name in ("TF-IDF", *of_embedder)]
+    assert list(rows) == ["TF-IDF", "BM25", *of_embedder, *joined, "model, 8 tokens", "model, 24 tokens"]
+    assert rows["BM25 and TF-IDF"]["ndcg_at_10"] == 1
     assert rows["TF-IDF"]["ndcg_at_10"] == rows["TF-IDF"]["committee"] == 1 and rows["TF-IDF"]["vectors"] is None
     assert rows["its best chunk, a vector each"]["vectors"] >= 1 and rows["model, 24 tokens"]["seconds"] > 0
     assert rows["model, 24 tokens"]["ndcg_at_10"] == pytest.approx(
         sum(rows["model, 24 tokens"][kind] for kind in ("product", "academic", "committee")) / 3
     )
     assert "| model, 24 tokens |" in (tmp_path / "results.md").read_text()
+
+
+def test_passages_of_novels_are_asked_for_by_sentences_taken_out_of_them(tmp_path):
+    """Of two novels the first is held out; what asks for a passage no longer stands in it."""
+    told = [f"The {word} {'went on and on ' * 9}until it came to number {n}. " for n in range(60) for word in ("man",)]
+    texts = {"text": ["".join(told), "".join(told).replace("man", "woman")], "title": ["One", "Two"]}
+    pd.DataFrame(texts).to_parquet(tmp_path / "novels.parquet")
+    main(tmp_path, tmp_path / "out", collection="novels")
+    held_out, documents = (pd.read_parquet(tmp_path / "out" / f"{name}.parquet") for name in ("held_out", "documents"))
+    assert {*held_out.meeting} == {"One 0", "One 1"} and len(held_out) == 14
+    passages = dict(zip(documents.meeting, documents.text, strict=True))
+    assert all(
+        query.startswith("The man") and query not in passages[name]
+        for name, query in zip(held_out.meeting, held_out["query"], strict=True)
+    )
+
+
+def test_joined_ranks():
+    """1 / 61 + 1 / 62 for the first and second place; of equal similarities the first document comes first."""
+    both = joined(lambda begin, end: [[3, 2, 1]], lambda begin, end: [[1, 5, 1]])(0, 1)
+    assert both[0].tolist() == pytest.approx([1 / 61 + 1 / 62, 1 / 62 + 1 / 61, 1 / 63 + 1 / 63])
