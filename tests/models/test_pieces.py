@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.models import pieces as module
-from torch_linformer.models.pieces import PieceVectors, largest_products, number_of_pieces
+from torch_linformer.models.pieces import PieceVectors, largest_products, number_of_pieces, read_in_windows
 
 NAN, CHANNELS, MOST = float("nan"), 3, 4
 
@@ -75,7 +75,7 @@ def test_the_largest_product_counts(of_query, of_document):
 
 def test_windows_are_read_one_by_one():
     """Rows of 7 and 3 tokens in windows of 3, of which none is all padding."""
-    made, calls = PieceVectors(CHANNELS, MOST, window=3), []
+    calls = []
 
     def model(input_ids, attention_mask):
         """The state of a token is its number, its window's sum and the tokens of its window."""
@@ -85,7 +85,7 @@ def test_windows_are_read_one_by_one():
         return SimpleNamespace(last_hidden_state=torch.stack([input_ids, sums, counts], dim=-1).float())
 
     ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 0, 0, 0, 0]])
-    hidden = made.read(model, ids, (ids > 0).long())
+    hidden = read_in_windows(model, ids, (ids > 0).long(), 3)
     assert calls == [[3, 3, 1, 3]] and hidden.shape == (2, 7, CHANNELS)
     assert hidden[0].tolist() == [
         *([number, 6, 3] for number in (1, 2, 3)),
@@ -94,7 +94,7 @@ def test_windows_are_read_one_by_one():
     ]
     assert hidden[1, :3].tolist() == [[number, 27, 3] for number in (8, 9, 10)]
     with pytest.raises(ValueError, match="need padding_side='right'"):
-        made.read(model, ids.flip(1), (ids.flip(1) > 0).long())
+        read_in_windows(model, ids.flip(1), (ids.flip(1) > 0).long(), 3)
 
 
 def test_it_is_saved_whole(fitted, tmp_path):

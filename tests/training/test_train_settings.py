@@ -8,7 +8,7 @@ from torch_linformer.models.configuration import CHOICES
 from torch_linformer.nn.attention.context import FullContext
 from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing, SlotMass
 from torch_linformer.opening.run_folder import identity
-from torch_linformer.training import run_options
+from torch_linformer.training import train_settings
 from torch_linformer.training.run_options import read_config
 from torch_linformer.training.sizes import SIZES, size_of_width
 from torch_linformer.training.train_settings import TrainSettings
@@ -335,13 +335,13 @@ def test_a_file_that_is_missing(tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
-    monkeypatch.setattr(run_options, "find_spec", lambda name: None)
+    monkeypatch.setattr(train_settings, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"^--report-to mlflow: the package is not installed: pip install mlflow$"):
         TrainSettings(report_to="mlflow")
 
 
 def test_one_that_is_does_not_make_another_run_but_needs_steps(monkeypatch):
-    monkeypatch.setattr(run_options, "find_spec", lambda name: name)
+    monkeypatch.setattr(train_settings, "find_spec", lambda name: name)
     assert identity(TrainSettings(report_to="wandb", push_to_hub="posts")) == identity(TrainSettings())
     with pytest.raises(InputError, match=r"^--report-to has no effect with --freeze, which fits a head in one go"):
         TrainSettings(report_to="wandb", freeze=True, from_model="m")

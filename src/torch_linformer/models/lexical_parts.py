@@ -1,20 +1,17 @@
 """Which words a row has, wherever they stand: counted and weighted, as logits of a head or as a part of a vector."""
 
-import json
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.functional.padding import Padding
+from torch_linformer.models.saved_module import SavedModule
 
 NOTHING = -1  # what a token without words counts as, and the pair of an empty bucket
 _PRIME = 2**31 - 1
 _MULTIPLIERS = (1_000_003, 998_244_353)  # of the two tokens of a pair; no product leaves the range of int64
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _COLUMN, _SIGN = 1_640_531_527, 1_103_515_245  # multipliers of a token; no product leaves the range of int64
 
 
@@ -162,7 +159,7 @@ def _resized(features: Tensor, tokens: int, wanted: int) -> Tensor:
     return torch.cat([features[: min(tokens, wanted)], new, features[tokens:]])
 
 
-class LexicalVector(LexicalFeatures):
+class LexicalVector(LexicalFeatures, SavedModule):
     r"""A sketch of a row's words beside its vector, so that one product compares both.
 
     .. math::
@@ -228,23 +225,8 @@ class LexicalVector(LexicalFeatures):
         """Numbers of v', by the name that sentence-transformers asks for."""
         return self.channels + self.width
 
-    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write what :meth:`load` reads into a folder, which may be there already."""
-        folder = Path(output_path)
-        folder.mkdir(parents=True, exist_ok=True)
-        config = {
-            "vocab_size": len(self.counts_as),
-            "channels": self.channels,
-            "width": self.width,
-            "share": self.share,
-        }
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file(self.state_dict(), folder / WEIGHTS, metadata={"format": "pt"})
-
-    @classmethod
-    def load(cls, input_path: str) -> Self:
-        """Read what :meth:`save` wrote."""
-        folder = Path(input_path)
-        lexical = cls(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-        lexical.load_state_dict(load_file(folder / WEIGHTS))
-        return lexical
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that build it."""
+        sizes = {"vocab_size": len(self.counts_as), "channels": self.channels, "width": self.width}
+        return {**sizes, "share": self.share}

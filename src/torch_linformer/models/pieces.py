@@ -1,17 +1,15 @@
 """A few vectors of a row instead of one: each of the mean of a piece of its hidden states."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torch_linformer.models.saved_module import SavedModule
+
 LEAST_TOKENS = 64  # that a vector stands for: a shorter row, such as most queries, has one
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def largest_products(queries: Tensor, documents: Tensor) -> Tensor:
@@ -37,7 +35,29 @@ def number_of_pieces(tokens: Tensor, most: int) -> Tensor:
     return (tokens / LEAST_TOKENS).ceil().long().clamp(1, most)
 
 
-class PieceVectors(nn.Module):
+def read_in_windows(
+    model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, window: int | None, **options: Any
+) -> Tensor:
+    """The last hidden states ``(B, N, C)`` of rows, of which the model reads ``window`` tokens at once; all if None.
+
+    Raises:
+        ValueError: rows are read in windows, and padding stands before some of them or in between: their windows would
+            depend on the other rows of the batch.
+    """
+    if window is None or input_ids.shape[1] <= window:
+        hidden: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
+        return hidden
+    if bool((attention_mask[:, 1:] > attention_mask[:, :-1]).any()):
+        raise ValueError("rows that are read in windows need padding_side='right': padding stands behind them")
+    rows, tokens = input_ids.shape
+    ids, mask = (F.pad(each, (0, -tokens % window)).view(-1, window) for each in (input_ids, attention_mask))
+    real = mask.any(dim=1)
+    states = model(input_ids=ids[real], attention_mask=mask[real], **options).last_hidden_state
+    hidden = states.new_zeros(len(ids), window, states.shape[-1])
+    return hidden.masked_scatter(real.view(-1, 1, 1), states).view(rows, -1, states.shape[-1])[:, :tokens]
+
+
+class PieceVectors(SavedModule):
     r"""Vectors ``(B, M, C)`` of length 1 of rows: M pieces of equally many neighboring tokens.
 
     .. math:: d_m = \frac{W u_m + b}{\lVert W u_m + b \rVert}, \qquad u_m = \frac{h_m}{\lVert h_m \rVert}
@@ -51,7 +71,7 @@ class PieceVectors(nn.Module):
     Args:
         channels: C.
         most: M.
-        window: tokens of a row that the encoder reads at once (:meth:`read`); None for all of it.
+        window: tokens of a row that the encoder reads at once (:func:`read_in_windows`); None for all of it.
 
     Attributes:
         map: W, the identity, and b, 0, until they are fitted
@@ -97,26 +117,6 @@ class PieceVectors(nn.Module):
         with torch.autocast(hidden.device.type, enabled=False):
             return self.mapped(self._means(hidden.to(accurate), attention_mask != 0))
 
-    def read(self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
-        """The last hidden states ``(B, N, C)`` of rows.
-
-        Raises:
-            ValueError: rows are read in windows, and padding stands before some of them or in between: their windows
-                would depend on the other rows of the batch.
-        """
-        if self.window is None or input_ids.shape[1] <= self.window:
-            hidden: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
-            return hidden
-        if bool((attention_mask[:, 1:] > attention_mask[:, :-1]).any()):
-            raise ValueError("rows that are read in windows need padding_side='right': padding stands behind them")
-        rows, tokens = input_ids.shape
-        beyond = -tokens % self.window
-        ids, mask = (F.pad(each, (0, beyond)).view(-1, self.window) for each in (input_ids, attention_mask))
-        real = mask.any(dim=1)
-        states = self.read(model, ids[real], mask[real], **options)
-        hidden = states.new_zeros(len(ids), self.window, self.channels)
-        return hidden.masked_scatter(real.view(-1, 1, 1), states).view(rows, -1, self.channels)[:, :tokens]
-
     def mapped(self, means: Tensor) -> Tensor:
         """The vectors of the means of pieces, ``(…, C)``."""
         return F.normalize(F.linear(F.normalize(means, dim=-1), self.map.weight, self.map.bias), dim=-1)
@@ -135,18 +135,7 @@ class PieceVectors(nn.Module):
         """Numbers of a vector, by the name that sentence-transformers asks for."""
         return self.channels
 
-    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write what :meth:`load` reads into a folder, which may be there already."""
-        folder = Path(output_path)
-        folder.mkdir(parents=True, exist_ok=True)
-        config = {"channels": self.channels, "most": self.most, "window": self.window}
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file(self.state_dict(), folder / WEIGHTS, metadata={"format": "pt"})
-
-    @classmethod
-    def load(cls, input_path: str) -> Self:
-        """Read what :meth:`save` wrote."""
-        folder = Path(input_path)
-        pieces = cls(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-        pieces.load_state_dict(load_file(folder / WEIGHTS))
-        return pieces
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that build it."""
+        return {"channels": self.channels, "most": self.most, "window": self.window}

@@ -12,7 +12,7 @@ from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding, fill_padding
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.lexical_parts import LexicalVector
-from torch_linformer.models.pieces import PieceVectors
+from torch_linformer.models.pieces import PieceVectors, read_in_windows
 from torch_linformer.nn.linear import run_linear
 
 
@@ -117,10 +117,8 @@ class DocumentVectors(nn.Module):
 
     def read(self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
         """The last hidden states of rows, which ``pieces`` may have read in windows."""
-        if self.pieces is not None:
-            return self.pieces.read(model, input_ids, attention_mask, **options)
-        hidden: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
-        return hidden
+        window = None if self.pieces is None else self.pieces.window
+        return read_in_windows(model, input_ids, attention_mask, window, **options)
 
     def width(self, hidden_size: int) -> int:
         """Numbers of a vector of a model whose hidden states have this many."""

@@ -9,9 +9,10 @@ from safetensors import SafetensorError
 
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models.lexical_parts import CONFIG, WEIGHTS, LexicalVector
+from torch_linformer.models.lexical_parts import LexicalVector
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.models.pooling import DocumentVectors
+from torch_linformer.models.saved_module import CONFIG, WEIGHTS, SavedModule
 from torch_linformer.opening.model_files import model_file
 from torch_linformer.reporting.files import write_json
 
@@ -194,7 +195,7 @@ def document_vectors(path: str, config: Any) -> DocumentVectors:
     )
 
 
-_Module = TypeVar("_Module", LexicalVector, PieceVectors)
+_Module = TypeVar("_Module", bound=SavedModule)
 
 
 def _own_module(path: str, folder: str, kind: type[_Module]) -> _Module:

@@ -88,10 +88,7 @@ def fit_micro_batches(trainer: RunTrainer, *, held: float = 0.0) -> StepEstimate
 def _measured(trainer: RunTrainer, row: Any) -> tuple[float, float]:
     """Bytes that a token leaves for the backward pass, and its seconds."""
     device, model = trainer.args.device, cast(nn.Module, trainer.model)
-    batch = {
-        name: x.to(device) if isinstance(x, torch.Tensor) else x
-        for name, x in trainer.data_collator([row, row]).items()
-    }
+    batch = trainer._prepare_inputs(trainer.data_collator([row, row]))
     was_training = model.training
     # A compiler would make graphs of these shapes, and takes minutes; the training draws the numbers it would draw.
     with torch.compiler.set_stance("force_eager"), torch.random.fork_rng(), SavedBytes(model) as saved:

@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -132,9 +131,6 @@ def check_options(settings: Any, positive: Sequence[str], least: Mapping[str, in
                 f"{flag(name)} {getattr(settings, name)}: numbering the tokens of one text takes "
                 f"{format_bytes(needed)}, and this machine has {format_bytes(there)}; take fewer tokens"
             )
-    tracker = getattr(settings, "report_to", None)
-    if tracker is not None and find_spec(tracker) is None:
-        raise InputError(f"--report-to {tracker}: the package is not installed: pip install {tracker}")
     if not 0 <= settings.seed < 2**32:
         raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
 

@@ -25,7 +25,7 @@ from torch_linformer.reporting.tables import format_count, format_scores
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
-from torch_linformer.training.calibration import calibrate
+from torch_linformer.training.calibration import Calibration, calibrate
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.encoder_baselines import embedder_baselines, encoder_baselines
@@ -152,19 +152,7 @@ def _trained(
         if fitted:
             fit_first_head(trainer, data.train, data.validation, screen)
         spent = fit(trainer, output, checkpoint, screen, score_first=fitted)
-    lexical = _weigh_lexical_part(settings, trainer, data, heads, screen) if settings.with_lexical_part else None
-    if isinstance(data.task, MultiLabel):
-        if lexical is None:  # the evaluation of the last step tuned it, and the best checkpoint may be another
-            data.task.tune(trainer.answers_to(data.validation), data.validation.documents)
-        best = f"{data.task.threshold:.3g}, which is best for the validation documents"
-        screen.say(f"labels are predicted above a probability of {best}")
-    calibration = None
-    if isinstance(data.task, Classification):
-        calibration = calibrate(trainer, lexical.logits if lexical else None, data.validation, data.test)
-        screen.say(calibration.describe())
-        scores = calibration.scores
-    else:
-        scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
+    scores, lexical, calibration = _scored(settings, trainer, data, heads, screen)
     if not processes.is_main():
         return None
     data.task.finish(model)
@@ -190,6 +178,23 @@ def _trained(
         device=device,
         precision=precision,
     )
+
+
+def _scored(
+    settings: TrainSettings, trainer: DocumentTrainer, data: Prepared, heads: HeadFits | None, screen: TrainingScreen
+) -> tuple[dict[str, Any], Weighing | None, Calibration | None]:
+    """The scores of the test documents, after the last that is learned of those for validation."""
+    lexical = _weigh_lexical_part(settings, trainer, data, heads, screen) if settings.with_lexical_part else None
+    if isinstance(data.task, MultiLabel):
+        if lexical is None:  # the evaluation of the last step tuned it, and the best checkpoint may be another
+            data.task.tune(trainer.answers_to(data.validation), data.validation.documents)
+        best = f"{data.task.threshold:.3g}, which is best for the validation documents"
+        screen.say(f"labels are predicted above a probability of {best}")
+    if isinstance(data.task, Classification):
+        calibration = calibrate(trainer, lexical.logits if lexical else None, data.validation, data.test)
+        screen.say(calibration.describe())
+        return calibration.scores, lexical, calibration
+    return trainer.scores_of(data.test) if lexical is None else lexical.scores, lexical, None
 
 
 def _splits(settings: TrainSettings, run: dict[str, Any], output: Path, checkpoint: Path | None) -> Splits:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.model_settings import ModelSettings, sharing_for
@@ -67,6 +68,10 @@ class TrainSettings(ModelSettings):
         least |= dict.fromkeys(("exact_first", "exact_last"), 0)
         least |= {"vectors": 1, "read_window": 16}
         check_options(self, (*lengths, "epochs", "max_steps", "minutes", "learning_rate"), least)
+        if self.report_to is not None and find_spec(self.report_to) is None:
+            raise InputError(
+                f"--report-to {self.report_to}: the package is not installed: pip install {self.report_to}"
+            )
         if self.exact_first + self.exact_last > self.length:
             raise InputError(
                 f"--exact-first {self.exact_first} and --exact-last {self.exact_last} are more than the "

@@ -45,13 +45,14 @@ def load_collection(
     if documents is not None and options.label_column is not None:
         raise InputError("--label-column is for one table of texts and labels: leave --documents out")
     reading: dict[str, Any] = {"options": options, "part": part, "max_errors": max_errors}
-    if options.label_column is not None or (
-        documents is None and not _names_pairs(options) and _has_labels(queries, options)
-    ):
+    if options.label_column is not None:
         return load_documents(queries, LABELED, **reading)
     if documents is None:
-        if options.query_column is None or options.document_column is None:
-            _check_pairs(queries, options)
+        named = [name for name in (options.query_column, options.document_column) if name is not None]
+        sample = [] if len(named) == 2 else _sample(queries, options)
+        if not named and _has_labels(sample):
+            return load_documents(queries, LABELED, **reading)
+        _check_pairs(queries, sample)
         pairs = load_documents(queries, SEARCHED, **reading)
         relevant = ((row["text"], row["query"]) for row in pairs.dataset)
         return Documents(_collection(relevant, pairs.dataset), pairs.name, pairs.notes, parts=pairs.parts)
@@ -71,20 +72,16 @@ def load_collection(
     return Documents(_collection(relevant, searched.dataset), asked.name, notes)
 
 
-def _names_pairs(options: DataOptions) -> bool:
-    return not (options.query_column is None and options.document_column is None)
-
-
-def _has_labels(source: str, options: DataOptions) -> bool:
-    """Whether a table holds labels, by the names of its columns, and no queries."""
-    names = {name.strip().lower() for row in _sample(source, options) for name in row.values}
+def _has_labels(sample: list[Row]) -> bool:
+    """Whether rows hold labels, by the names of their columns, and no queries."""
+    names = {name.strip().lower() for row in sample for name in row.values}
     return bool(names & {*LABEL_COLUMNS}) and not names & {*QUERY_COLUMNS}
 
 
-def _check_pairs(source: str, options: DataOptions) -> None:
+def _check_pairs(source: str, sample: list[Row]) -> None:
     """Raise an `InputError` where a column of numbers may say that some of the pairs do not belong together."""
     judgments: dict[str, set[str]] = {}
-    for row in _sample(source, options):
+    for row in sample:
         for name, value in row.values.items():
             if name.strip().lower() in _JUDGMENTS:
                 judgments.setdefault(name, set()).add(str(value))
