@@ -46,6 +46,8 @@ def test_the_table_of_an_adaptation_says_it_too():
         assert section.heading == f"{heading} of a forward pass by length" and "full attention" in section.figure
     assert "8,192" in time.figure and "8,192" not in memory.figure  # where nothing was measured
     assert len(cost_sections(dict([*costs.items()][:1]))) == 1 and cost_sections({}) == []
+    longest, usual = costs
+    assert len(cost_sections({longest: (None, None), usual: costs[usual]})) == 1  # a point is no line
 
 
 def test_what_makes_the_scores_doubtful_is_shown_with_them(train_quickly, quick, tmp_path):
