@@ -43,6 +43,7 @@ from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.fitted_head import best_head, pooled_states
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.prepared import new_task
@@ -91,9 +92,9 @@ def tfidf(files: list[Path]) -> dict[str, Any]:
 def head_run(files: list[Path], folder: str, length: int, seeds: int, device: str) -> dict[str, Any]:
     """Read with a model, and fit a head for each draw of the documents for validation."""
     settings = settings_of(files, from_model=folder, max_length=length, freeze=True)
-    tokenizer, splits = load_tokenizer(folder), load_splits(settings)
-    task = new_task(settings, tokenizer, splits.names, splits.train)
-    model = cast(LinformerForSequenceClassification, build_model(settings, task, tokenizer, splits))
+    tokenizer, splits, first = load_tokenizer(folder), load_splits(settings), FirstModel.of(settings)
+    task = new_task(settings, first, tokenizer, splits.names, splits.train)
+    model = cast(LinformerForSequenceClassification, build_model(settings, first, task, tokenizer, splits))
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         precision = resolve_precision("auto", device)

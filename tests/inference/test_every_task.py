@@ -19,7 +19,7 @@ from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
-from torch_linformer.training import train as run_module
+from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.train_settings import TrainSettings
 
@@ -298,11 +298,11 @@ def test_from_a_model_of_the_same_task_its_head_comes_along(run, train_quickly, 
 
 def test_what_follows_from_the_first_model(masked_run, quick):
     first = TrainSettings(from_model=str(masked_run.folder))
-    settings = run_module.with_the_first_model(first)
+    settings = FirstModel.of(first).complete(first)
     assert settings.length == quick["max_length"]
     assert settings.peak_rate == pytest.approx(SIZES["tiny"].learning_rate / 5)
     told = dataclasses.replace(first, max_length=12, learning_rate=0.5)
-    assert run_module.with_the_first_model(told) == told
+    assert FirstModel.of(told).complete(told) == told
 
 
 def test_options_of_a_new_model_do_not_go_with_another():

@@ -10,6 +10,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.tasks.registry import task_of
+from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.train_settings import TrainSettings
 
@@ -47,7 +48,7 @@ def test_the_rest_has_the_gradients_that_it_has_in_a_training_of_all(tmp_path, a
     task, ids, found = task_of(first, None), torch.randint(1, 50, (3, 12)), []
     for number in (0, 1):
         settings = TrainSettings(from_model=str(tmp_path / "first"), freeze_layers=number, max_length=16)
-        model = build_model(settings, task, None, None).double().train()
+        model = build_model(settings, FirstModel.of(settings), task, None, None).double().train()
         model(input_ids=ids, labels=torch.tensor([0, 1, 1])).loss.backward()
         found.append({name: x.grad for name, x in model.named_parameters()})
     of_all, of_rest = found

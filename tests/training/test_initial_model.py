@@ -5,22 +5,20 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from torch_linformer.data.tokenizer import build_tokenizer
-from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
+from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.opening.run_folder import write_model
-from torch_linformer.training import initial_model
-from torch_linformer.training.initial_model import (
-    add_latent_semantics,
-    build_config,
-    build_model,
-    build_seq2seq_config,
-)
+from torch_linformer.training.first_model import FirstModel
+from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.prepared import new_task
-from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import TrainSettings
 
-# Settings become a configuration
+
+def built(settings, tokenizer):
+    """The model that a training with these settings begins with."""
+    first, splits = FirstModel.of(settings), load_splits(settings)
+    task = new_task(settings, first, tokenizer, splits.names, splits.train)
+    return build_model(settings, first, task, tokenizer, splits)
 
 
 def test_balanced_class_weights_by_hand(tmp_path, write_csv):
@@ -30,10 +28,7 @@ def test_balanced_class_weights_by_hand(tmp_path, write_csv):
 
     def weights(**options):
         settings = TrainSettings(data=data, test=data, validation=data, max_length=32, **options)
-        splits = load_splits(settings)
-        return build_model(
-            settings, new_task(settings, tokenizer, splits.names, splits.train), tokenizer, splits
-        ).config.class_weights
+        return built(settings, tokenizer).config.class_weights
 
     balanced = weights(class_weights="balanced")
     assert balanced == pytest.approx([20 / (3 * 12), 20 / (3 * 6), 20 / (3 * 2)])
@@ -51,113 +46,7 @@ def test_a_classifier_for_other_labels_keeps_its_pooler(classifier_run, tmp_path
     data = write_csv(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(10)])
     options = {"data": data, "test": data, "validation": data, "task": task, "max_length": 24}
     settings = TrainSettings(**options, from_model=str(tmp_path / "source"))
-    splits = load_splits(settings)
-    model = build_model(settings, new_task(settings, tokenizer, splits.names, splits.train), tokenizer, splits)
+    model = built(settings, tokenizer)
     assert torch.equal(model.pooler.dense.weight, source.pooler.dense.weight)
     assert torch.equal(model.get_input_embeddings().weight, source.get_input_embeddings().weight)
     assert model.num_labels == (2 if task == "classify" else 1) and source.num_labels == 3
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_the_settings_reach_the_configuration(quick, classifier_run, size):
-    expected = SIZES[size]
-    numbers = list(range(expected.layers, 0, -1))
-    options = {"k": ",".join(map(str, numbers)), "sharing": "none", "projection": "conv"}
-    options |= {"activation_memory": "reversible", "chunk_size": 5}
-    settings = TrainSettings(**{**quick, **options, "size": size})
-    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
-    config = build_config(settings, tokenizer, {})
-    assert (config.hidden_size, config.num_hidden_layers) == (expected.hidden_size, expected.layers)
-    assert (config.num_attention_heads, config.intermediate_size) == (expected.heads, expected.feed_forward)
-    assert config.k == (numbers if len(numbers) > 1 else 1)
-    assert (config.sharing, config.projection, config.attention) == ("none", "conv", "linformer")
-    assert (config.activation_memory, config.chunk_size, config.norm_first) == ("reversible", 5, True)
-    assert (config.max_position_embeddings, config.vocab_size) == (quick["max_length"], len(tokenizer))
-    assert config.pad_token_id == tokenizer.pad_token_id
-
-
-def test_chosen_slots_reach_the_configuration(quick, classifier_run):
-    options = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", "exact_first": 1}
-    options |= {"exact_last": 2}
-    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
-    config = build_config(TrainSettings(**{**quick, **options}), tokenizer, {})
-    assert {name: getattr(config, name) for name in options} == options
-    alone = build_config(TrainSettings(**{**quick, "projection": "mean", "k": "0", "window": 4}), tokenizer, {})
-    assert (alone.k, alone.window) == (0, 4)
-    causal = build_config(TrainSettings(task="clm", max_length=24, exact_first=3), tokenizer, {})
-    assert causal.exact_first == 3
-    both = TrainSettings(**{**quick, **options, "task": "seq2seq", "max_target_length": 12})
-    pair = build_seq2seq_config(both, tokenizer, {"bos_token_id": 2, "eos_token_id": 3})
-    assert (pair.encoder.exact_first, pair.decoder.exact_first, pair.memory_projection) == (1, 0, "dynamic")
-
-
-# First word embeddings
-
-
-@pytest.fixture
-def first_model(datasets_cache, tmp_path, write_csv):
-    """A function: the model that a training on documents of two topics begins with, and its tokenizer.
-
-    The documents of one topic come first, as in a file that is sorted by label.
-    """
-    rows = [("sand sea warm", "sun")] * 20 + [("mud grey wet", "rain")] * 20
-    data = write_csv(tmp_path / "sorted.csv", rows)
-
-    def build(**options):
-        settings = TrainSettings(**{"data": data, "max_length": 32, "tokenizer": "bpe:300", **options})
-        splits = load_splits(settings)
-        tokenizer = build_tokenizer(settings.tokenizer, splits.train["text"], max_length=32)
-        task = new_task(settings, tokenizer, splits.names, splits.train)
-        model = build_model(settings, task, tokenizer, splits)
-        if settings.begins_with_lsa:
-            add_latent_semantics(
-                model,
-                task.examples(splits.train, DocumentEncoder(tokenizer, 32)).windows,
-                peak_rate=settings.peak_rate,
-                seed=settings.seed,
-            )
-        return model, tokenizer
-
-    return build
-
-
-def embeddings(model, tokenizer, words):
-    ids = tokenizer(words, add_special_tokens=False)["input_ids"]
-    assert len(ids) == len(words.split())  # a token each
-    return model.get_input_embeddings().weight.detach()[ids]
-
-
-def test_words_of_the_same_documents_begin_alike(first_model):
-    model, tokenizer = first_model()
-    vectors = embeddings(model, tokenizer, " sea warm grey wet")
-    alike = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
-    assert alike[0, 1] > 0.9 and alike[2, 3] > 0.9
-    assert alike[:2, 2:].max() < 0.5
-
-
-def test_random_embeddings_and_those_of_masked_language_modeling_are_as_the_model_draws_them(first_model):
-    first, _ = first_model(embeddings="random")
-    torch.manual_seed(0)
-    fresh = LinformerForSequenceClassification(first.config)
-    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), fresh.parameters(), strict=True))
-    masked, _ = first_model(task="mlm")
-    torch.manual_seed(0)
-    fresh = LinformerForMaskedLM(masked.config)
-    assert all(torch.equal(p, q) for p, q in zip(masked.parameters(), fresh.parameters(), strict=True))
-
-
-def test_the_vectors_are_as_large_as_a_hundred_steps_of_the_optimiser(first_model):
-    random, _ = first_model(embeddings="random")
-    for rate in (0.001, 0.1):
-        model, tokenizer = first_model(learning_rate=rate)
-        added = (model.get_input_embeddings().weight - random.get_input_embeddings().weight).detach()
-        assert added.square().mean().sqrt() == pytest.approx(100 * rate, rel=1e-3)
-        assert not model.get_input_embeddings().weight[tokenizer.pad_token_id].any()
-        others = [name for name, _ in model.named_parameters() if "word_embeddings" not in name]
-        assert all(torch.equal(model.get_parameter(name), random.get_parameter(name)) for name in others)
-
-
-def test_of_many_documents_some_are_drawn_from_everywhere(first_model, monkeypatch):
-    monkeypatch.setattr(initial_model, "_LSA_DOCUMENTS", 8)
-    model, tokenizer = first_model()
-    assert embeddings(model, tokenizer, " sea warm grey wet").norm(dim=-1).min() > 0.5

@@ -489,11 +489,11 @@ def test_pretraining_is_scored_on_some_rows_and_trained_on_all(quick, monkeypatc
     monkeypatch.setattr(prepared, "EVALUATED_TOKENS", 3 * quick["max_length"] + 1)
     settings = TrainSettings(**{**quick, "task": "mlm"})
     splits, screen = load_splits(settings), TrainingScreen(Console(file=io.StringIO()))
-    data = prepared.prepare(settings, splits, None, screen)
+    data = prepared.prepare(settings, None, splits, None, screen)
     assert len(data.validation.windows) == len(data.test.windows) == 3
     assert len(data.train.windows) > 60
     monkeypatch.setattr(prepared, "EVALUATED_TOKENS", 1)
-    assert len(prepared.prepare(settings, splits, None, screen).test.windows) == 1
+    assert len(prepared.prepare(settings, None, splits, None, screen).test.windows) == 1
 
 
 # A training that is only tried

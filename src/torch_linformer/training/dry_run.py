@@ -7,17 +7,13 @@ import numpy as np
 import transformers
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.reporting.tables import format_bytes, format_count, format_duration
 from torch_linformer.training.batches import TOKENS_AT_ONCE
-from torch_linformer.training.describing import describe_model
-from torch_linformer.training.initial_model import build_model, with_the_first_model
 from torch_linformer.training.micro_batches import fit_micro_batches
-from torch_linformer.training.prepared import prepare
 from torch_linformer.training.splits import load_splits
-from torch_linformer.training.step_costs import measure_steps, step_of
-from torch_linformer.training.train import new_trainer
+from torch_linformer.training.step_costs import measure_steps
 from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.training import Training
 from torch_linformer.training.training_screen import TrainingScreen
 
 
@@ -40,22 +36,17 @@ def try_training(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     screen = screen or TrainingScreen()
-    device = resolve_device(settings.device)
-    precision = resolve_precision(settings.precision, device)
-    settings = with_the_first_model(settings)
-    data = prepare(settings, load_splits(settings), None, screen)
-    model = build_model(settings, data.task, data.tokenizer, data.splits, screen.say)
-    describe_model(model, settings, device, precision, screen)
-    rows, at_once = data.task.training_rows(data.train), settings.batch_size
-    if not settings.freeze:
-        with tempfile.TemporaryDirectory() as folder:
-            size = fit_micro_batches(new_trainer(settings, Path(folder), data, model, device, precision))
-        at_once = size.texts_at_once
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(settings, Path(folder), load_splits, screen)
+        settings, at_once = training.settings, training.settings.batch_size
+        if not settings.freeze:
+            size = fit_micro_batches(training.trainer)
+            at_once = size.texts_at_once
+    rows = training.task.training_rows(training.data.train)
     # More take minutes on a CPU, and as long for each token.
     measured = min(at_once, max(1, TOKENS_AT_ONCE // settings.length))
     screen.say("measuring a step")
-    step = step_of(model, measured, settings.length, device, precision, training=not settings.freeze)
-    (cost,) = measure_steps([step])
+    (cost,) = measure_steps([training.step(measured)])
     if cost is None:
         raise InputError(
             f"a step of {measured} × {settings.length:,} tokens ran out of memory or took minutes: lower --max-length"

@@ -1,239 +1,157 @@
-"""The model of ``--from``, opened or made linear, and what becomes of it below the head of a task."""
+"""The model that ``--from`` names: what its configuration says, and which trainings may begin with it."""
 
-import copy
+import dataclasses
 import inspect
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self, cast
 
 import torch
 import transformers
-from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from torch_linformer.encoders import linearize
-from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, opened_by
-from torch_linformer.encoders.families import UNLIMITED, Place, Positions, check_kind, set_dropout
-from torch_linformer.encoders.linearize import with_options
-from torch_linformer.errors import InputError, first_line, flag
-from torch_linformer.models import (
-    LinformerConfig,
-    LinformerForMaskedLM,
-    LinformerForSequenceClassification,
-    LinformerModel,
-)
-from torch_linformer.models.encoder_backbone import EncoderBackbone
+from torch_linformer.encoders.classes import LinearConfig, opened_by
+from torch_linformer.encoders.families import UNLIMITED, Positions, check_kind
+from torch_linformer.errors import InputError, flag
+from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.opening.model_files import check_model
-from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model, read_length
-from torch_linformer.opening.pretrained import UNUSED, load_any_config, open_by
-from torch_linformer.opening.sentence_transformers import sentence_pooling
-from torch_linformer.tasks.task import Task
+from torch_linformer.opening.model_folder import AnyConfig, read_length, reader_config
+from torch_linformer.opening.pretrained import load_any_config
+from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling
 from torch_linformer.training.model_settings import MAX_LENGTH, ModelSettings
 from torch_linformer.training.run_options import OF_ENCODERS
-
-LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
-Say = Callable[[str], None]
-FIELDS: dict[Place, tuple[str, ...]] = {
-    # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
-    "attention": ("attention_probs_dropout_prob",),
-    # A first head is fitted to states without dropout, and what dropout makes of them is noise to it (docs/log.md).
-    "states": ("hidden_dropout_prob", "classifier_dropout"),
-}
+from torch_linformer.training.sizes import size_of_width
+from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 
 
-def first_config(source: str) -> AnyConfig | PreTrainedConfig:
-    """The configuration of a model to begin with.
+@dataclass(frozen=True)
+class FirstModel:
+    """A model to begin with, by its configuration; no weights are read.
 
-    Raises:
-        InputError: it is no model of this package, and no encoder of texts that can be linear.
+    Attributes:
+        source: its folder, or its name on the hub.
+        config: that of a model of this package, or of an encoder of transformers.
     """
-    config = load_any_config(source)
-    if isinstance(config, AnyConfig):
-        return config
-    check_model(source, config)
-    try:
-        check_kind(source, config)
-    except ValueError as error:
-        raise InputError(f"--from {error}") from None
-    encoder = opened_by(transformers.AutoModel, type(config))
-    if encoder is None or encoder.main_input_name != "input_ids":
-        raise InputError(f"--from {source} ({config.model_type}): reads no texts; begin with an encoder that does")
-    return config
 
+    source: str
+    config: AnyConfig | PreTrainedConfig
 
-def length_read(config: AnyConfig | PreTrainedConfig) -> int:
-    """Tokens that a model reads at once."""
-    if isinstance(config, AnyConfig):
-        return read_length(config)
-    with torch.device("meta"):
-        encoder: PreTrainedModel = transformers.AutoModel.from_config(config)
-    longest = Positions.of(encoder).longest
-    return longest if longest < UNLIMITED else MAX_LENGTH
+    @classmethod
+    def of(cls, settings: ModelSettings) -> Self | None:
+        """The model that a training begins with; None for a new one.
 
+        Raises:
+            InputError: it is no model of this package, and no encoder of texts that can be linear.
+        """
+        source = settings.from_model
+        if source is None:
+            return None
+        config = load_any_config(source)
+        if isinstance(config, AnyConfig):
+            return cls(source, config)
+        check_model(source, config)
+        try:
+            check_kind(source, config)
+        except ValueError as error:
+            raise InputError(f"--from {error}") from None
+        encoder = opened_by(transformers.AutoModel, type(config))
+        if encoder is None or encoder.main_input_name != "input_ids":
+            raise InputError(f"--from {source} ({config.model_type}): reads no texts; begin with an encoder that does")
+        return cls(source, config)
 
-def pooling_of(source: str) -> str:
-    """What makes one vector of hidden states: as a folder of sentence-transformers says, or its configuration; mean."""
-    config = first_config(source)
-    config = cast(Any, config).encoder if config.is_encoder_decoder else config
-    return sentence_pooling(source) or str(getattr(config, "pooling", "mean"))
+    @property
+    def reader(self) -> Any:
+        """The configuration of what reads documents: of an encoder-decoder, its encoder's."""
+        return reader_config(cast(AnyConfig, self.config))
 
+    @property
+    def max_length(self) -> int:
+        """Tokens that it reads at once."""
+        if isinstance(self.config, AnyConfig):
+            return read_length(self.config)
+        with torch.device("meta"):
+            encoder: PreTrainedModel = transformers.AutoModel.from_config(self.config)
+        longest = Positions.of(encoder).longest
+        return longest if longest < UNLIMITED else MAX_LENGTH
 
-def pooling_of_heads(source: str) -> str:
-    """The same for what a classifier reads, which has no use for other modules of such a folder."""
-    try:
-        return pooling_of(source)
-    except InputError:
-        return "mean"
+    @cached_property
+    def pooling(self) -> str:
+        """What makes one vector of hidden states: as a folder of sentence-transformers or the configuration says; mean.
 
+        Raises:
+            InputError: such a folder has modules that vectors here do not have.
+        """
+        config = cast(Any, self.config).encoder if self.config.is_encoder_decoder else self.config
+        return sentence_pooling(self.source) or str(getattr(config, "pooling", "mean"))
 
-def token_types(config: AnyConfig | PreTrainedConfig) -> int:
-    """Token types that a model tells apart, 0 if it is given none."""
-    if isinstance(config, LinearConfig):
-        config = LinformerConfig(backbone_config=config)
-    elif not isinstance(config, AnyConfig):
-        encoder = cast(Any, opened_by(transformers.AutoModel, type(config)))
-        if "token_type_ids" not in inspect.signature(encoder.forward).parameters:
-            return 0
-    return getattr(config, "type_vocab_size", 0)
+    @property
+    def classifier_pooling(self) -> str:
+        """The same for what a classifier reads, which has no use for other modules of such a folder."""
+        try:
+            return self.pooling
+        except InputError:
+            return "mean"
 
+    @property
+    def has_fitted_vectors(self) -> bool:
+        """Whether a map was fitted to the vectors that it makes."""
+        if sentence_pooling(self.source) is None:
+            return False
+        pieces = document_vectors(self.source, self.reader).pieces
+        return pieces is not None and pieces.is_fitted
 
-def refuse_options(settings: ModelSettings, config: AnyConfig | PreTrainedConfig) -> None:
-    """Raise ``InputError`` for options of an encoder that is made linear, where none is."""
-    for name in OF_ENCODERS:
-        if isinstance(config, AnyConfig) and getattr(settings, name) is not None:
-            raise InputError(f"{flag(name)} is for a new model; --from {settings.from_model} has its own")
+    @property
+    def token_types(self) -> int:
+        """Token types that it tells apart, 0 if it is given none."""
+        config: Any = self.config
+        if isinstance(config, LinearConfig):
+            config = LinformerConfig(backbone_config=config)
+        elif not isinstance(config, AnyConfig):
+            encoder = cast(Any, opened_by(transformers.AutoModel, type(config)))
+            if "token_type_ids" not in inspect.signature(encoder.forward).parameters:
+                return 0
+        return getattr(config, "type_vocab_size", 0)
 
+    @property
+    def types_questions(self) -> bool:
+        """Whether questions and texts have token types of their own; a model of this package can be given some."""
+        is_own = isinstance(self.config, LinformerConfig) and self.config.backbone_config is None
+        return self.token_types != 1 if is_own else self.token_types > 1
 
-def open_first(settings: ModelSettings, say: Say = lambda sentence: None) -> AnyModel:
-    """The model to begin with, in float32; a linear encoder reads ``settings.length`` tokens, others are as they are.
+    def check(self, settings: ModelSettings) -> None:
+        """Raise ``InputError`` where it cannot learn what is wanted because of what it is or what its tokens see."""
+        for name in OF_ENCODERS:
+            if isinstance(self.config, AnyConfig) and getattr(settings, name) is not None:
+                raise InputError(f"{flag(name)} is for a new model; --from {self.source} has its own")
+        seq2seq, causal = isinstance(self.config, LinformerSeq2SeqConfig), getattr(self.config, "causal", False)
+        if settings.task == "seq2seq" and not seq2seq:
+            wrong = "is no encoder-decoder; --task seq2seq begins with a model of --task seq2seq, or with a new one"
+        elif settings.task != "seq2seq" and seq2seq:
+            wrong = "is an encoder-decoder, which only learns --task seq2seq; begin with another model, or a new one"
+        elif settings.task == "clm" and not causal:
+            wrong = "its tokens see those after them; --task clm begins with a model of --task clm, or with a new one"
+        elif settings.task == "embed" and causal:
+            wrong = "its tokens do not see those after them; --task embed begins with another model, or with a new one"
+        elif settings.task == "mlm" and causal:
+            wrong = "its tokens do not see those after them, as --task mlm needs; take --task clm, or begin anew"
+        elif settings.task == "mlm" and getattr(self.config, "backbone_config", None) is not None:
+            wrong = "has no head for masked words any more; --task mlm begins with the encoder that it was made of"
+        elif settings.freeze_layers > (layers := self.reader.num_hidden_layers):
+            wrong = f"--freeze-layers {settings.freeze_layers} is more than its {layers} layers"
+        else:
+            return
+        raise InputError(f"--from {self.source}: {wrong}")
 
-    An encoder has the head for masked words where they are learned, and otherwise none. ``say`` is told what is new.
+    def complete(self, settings: TrainSettings) -> TrainSettings:
+        """The settings with what this model decides where the user does not: lengths and the learning rate.
 
-    Raises:
-        InputError: it cannot be read or made linear, or has no head for masked words.
-    """
-    source = str(settings.from_model)
-    config = first_config(source)
-    if not isinstance(config, LinearConfig) and isinstance(config, AnyConfig):
-        return load_model(source)
-    auto = transformers.AutoModelForMaskedLM if settings.task == "mlm" else transformers.AutoModel
-    if opened_by(auto, type(config)) is None:
-        raise InputError(
-            f"--from {source}: {config.model_type} has no head for masked words in transformers; --task mlm begins "
-            "with an encoder that has one"
-        )
-    encoder = _opened(source, config, auto, say)
-    try:
-        if not isinstance(encoder, LinearEncoder):
-            return _linear(encoder, source, settings, say)
-        if encoder.config.longest_input != settings.length:
-            options = replace(encoder.config.linear_options, max_length=settings.length)
-            encoder = with_options(encoder, options)
-    except ValueError as error:
-        raise InputError(f"--from {source}: {first_line(error)}") from None
-    return cast(LinearEncoder, encoder)
-
-
-def _opened(source: str, config: AnyConfig | PreTrainedConfig, auto: Any, say: Say) -> PreTrainedModel:
-    """The model that an Auto class makes of a folder; ``say`` is told of a head that the folder does not have."""
-    check_model(source, config)
-    model, report = open_by(auto, source, config)
-    missing = sorted(name for name in report["missing_keys"] if UNUSED not in name)
-    has_head = model.base_model is not model
-    of_encoder = [name for name in missing if not has_head or name.startswith(f"{model.base_model_prefix}.")]
-    if of_encoder:
-        raise InputError(
-            f"{source}: the weights lack {of_encoder[0]}, which config.json asks for; copy the folder again"
-        )
-    if missing:
-        say(f"{source} has no weights for {missing[0]}: the head for masked words is new")
-    return model
-
-
-def _linear(encoder: PreTrainedModel, source: str, settings: ModelSettings, say: Say) -> LinearEncoder:
-    """A linear encoder of one that is not, with the slots and the window of the settings."""
-    linear = linearize(
-        encoder,
-        k=None if settings.k is None else int(settings.k),
-        window=LINEAR_WINDOW if settings.window is None else settings.window or None,
-        max_length=settings.length,
-    )
-    saved = (encoder.config.architectures or [type(encoder).__name__])[0]
-    kept = "" if settings.task == "mlm" or saved == type(encoder).__name__ else f", without the head of {saved}"
-    what = f"{type(encoder).__name__}{kept}, made linear here"
-    say(f"{source}: {what}, not distilled: linformer adapt first keeps more of it")
-    return cast(LinearEncoder, linear)
-
-
-def on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pooling: str) -> AnyModel:
-    """A model for a task with an encoder's weights.
-
-    Vectors and masked words are learned by the encoder itself, as transformers has it.
-
-    Args:
-        encoder: with a head for masked words where these are learned.
-        task: what is learned.
-        labels: what the configuration of a head says of them.
-        pooling: what a classifier reads.
-    """
-    config: Any = copy.deepcopy(encoder.config)
-    set_dropout(config, "attention", 0.0)
-    if issubclass(task.model_class, LinformerModel | LinformerForMaskedLM):
-        if "pooling" in labels:
-            config.pooling = labels["pooling"]
-            set_dropout(config, "states", labels["hidden_dropout_prob"])
-        whole: Any = type(encoder)(config)
-        _load(whole, encoder)
-        return cast(LinearEncoder, whole)
-    config.architectures = None
-    fields = {name: value for name, value in labels.items() if name != "type_vocab_size"}
-    heads = LinformerConfig(backbone_config=config, pooling=pooling, **fields)
-    if issubclass(task.model_class, LinformerForSequenceClassification):
-        leave_out_dropout(heads, "states")
-    model = task.model_class(heads)
-    _load(cast(EncoderBackbone, model.base_model).body, encoder)
-    return model
-
-
-def _load(body: nn.Module, encoder: LinearEncoder) -> None:
-    """Give one encoder the weights of another, but not those of a pooler that it has not."""
-    report = body.load_state_dict(encoder.state_dict(), strict=False)
-    differ = [name for name in (*report.missing_keys, *report.unexpected_keys) if not name.startswith(UNUSED)]
-    assert not differ, differ
-
-
-def leave_out_dropout(config: LinformerConfig, place: Place) -> None:
-    """Let a configuration of which no model is built yet have no dropout in a place."""
-    if config.backbone_config is not None:
-        set_dropout(config.backbone_config, place, 0.0)
-    for name in FIELDS[place]:
-        setattr(config, name, 0.0)
-
-
-def freeze_lowest(body: nn.Module, attentions: list[str], number: int) -> None:
-    """Keep what comes before the layers of an encoder, and its lowest layers, as they are.
-
-    Args:
-        body: the encoder without a head.
-        attentions: names of its attentions, in the order of their layers.
-        number: of layers.
-
-    Raises:
-        InputError: layers share their weights.
-    """
-    layers = list(dict.fromkeys(_layer_of(name) for name in attentions))
-    if len(layers) < cast(Any, body).config.num_hidden_layers:
-        raise InputError(f"--freeze-layers {number}: the layers of this encoder share their weights: leave it out")
-    for name, child in body.named_children():
-        if layers[0].startswith(f"{name}."):
-            break
-        child.requires_grad_(False)
-    for layer in layers[:number]:
-        body.get_submodule(layer).requires_grad_(False)
-
-
-def _layer_of(attention: str) -> str:
-    """The name of the layer that an attention belongs to: up to the first number in it."""
-    parts = attention.split(".")
-    end = next(number for number, part in enumerate(parts) if part.isdigit())
-    return ".".join(parts[: end + 1])
+        Raises:
+            InputError: as :meth:`check`.
+        """
+        self.check(settings)
+        decided: dict[str, Any] = {"max_length": settings.max_length or self.max_length}
+        if isinstance(self.config, LinformerSeq2SeqConfig) and settings.max_target_length is None:
+            decided["max_target_length"] = cast(LinformerConfig, self.config.decoder).max_position_embeddings
+        if settings.learning_rate is None and not settings.freeze:
+            decided["learning_rate"] = FINE_TUNING * size_of_width(self.reader.hidden_size).learning_rate
+        return dataclasses.replace(settings, **decided)

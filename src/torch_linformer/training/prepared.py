@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
@@ -11,10 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.tokenizer import build_tokenizer, for_documents
 from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerConfig
 from torch_linformer.models.pieces import PieceVectors
-from torch_linformer.opening.model_folder import load_tokenizer, reader_config
-from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling
+from torch_linformer.opening.model_folder import load_tokenizer
 from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from torch_linformer.tasks.registry import TASKS
@@ -24,7 +22,7 @@ from torch_linformer.tasks.tagging import Tagging, tagging_of
 from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.tasks.whole_documents import Regression
 from torch_linformer.training.describing import describe_data
-from torch_linformer.training.first_model import first_config, pooling_of, token_types
+from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.model_settings import ModelSettings
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
@@ -38,9 +36,13 @@ TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
 
 
 def new_task(
-    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, names: Sequence[str], documents: Dataset
+    settings: ModelSettings,
+    first: FirstModel | None,
+    tokenizer: PreTrainedTokenizerFast,
+    names: Sequence[str],
+    documents: Dataset,
 ) -> Task:
-    """The task that the settings, the names of the labels and the training documents set."""
+    """The task that the settings, the first model, the names of the labels and the training documents set."""
     kind = TASKS[settings.task]
     if kind is MaskedLanguageModeling:
         options = {"packing": settings.packing, "whole_words": settings.whole_words}
@@ -48,12 +50,13 @@ def new_task(
     if kind is CausalLanguageModeling:
         return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
     if kind is Retrieval:
-        known = None if settings.from_model is None else pooling_of(settings.from_model)
-        return Retrieval(tokenizer, known if known in POOLINGS else "mean", _pieces(settings, known))
+        pooling = None if first is None else first.pooling
+        return Retrieval(tokenizer, pooling if pooling in POOLINGS else "mean", _pieces(settings, first))
     if kind is SequenceToSequence:
         return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:
-        return Answering(tokenizer, typed=_is_typed(settings), max_answer_length=settings.max_answer_length)
+        typed = first is None or first.types_questions
+        return Answering(tokenizer, typed=typed, max_answer_length=settings.max_answer_length)
     if kind is Regression:
         values = np.asarray(documents["label"][:])
         return Regression(tokenizer, float(values.mean()), float(values.std()) or 1.0)
@@ -62,34 +65,20 @@ def new_task(
     return kind(tokenizer, names)
 
 
-def _pieces(settings: ModelSettings, pooling: str | None) -> PieceVectors | None:
+def _pieces(settings: ModelSettings, first: FirstModel | None) -> PieceVectors | None:
     """What makes several vectors of a document, or maps the one of an encoder that is kept as it is."""
-    channels = SIZES[settings.size].hidden_size
-    if settings.from_model is not None:
-        config: Any = reader_config(cast(Any, first_config(settings.from_model)))
-        channels = config.hidden_size
-        makes_vectors = sentence_pooling(settings.from_model) is not None
-        before = document_vectors(settings.from_model, config).pieces if makes_vectors else None
-        if before is not None and before.is_fitted:
-            raise InputError(
-                f"--from {settings.from_model}: a map was fitted to its vectors, which another training would drop; "
-                "begin with the encoder that it began with"
-            )
+    if first is not None and first.has_fitted_vectors:
+        raise InputError(
+            f"--from {first.source}: a map was fitted to its vectors, which another training would drop; begin with "
+            "the encoder that it began with"
+        )
     if settings.vectors == 1 and not settings.freeze:
         return None
-    option = "--freeze" if settings.vectors == 1 else f"--vectors {settings.vectors}"
-    if pooling in ("cls", "max"):
-        raise InputError(f"{option} takes means of states, and {settings.from_model} pools by {pooling}: leave it out")
+    if first is not None and first.pooling in ("cls", "max"):
+        option = "--freeze" if settings.vectors == 1 else f"--vectors {settings.vectors}"
+        raise InputError(f"{option} takes means of states, and {first.source} pools by {first.pooling}: leave it out")
+    channels = SIZES[settings.size].hidden_size if first is None else first.reader.hidden_size
     return PieceVectors(channels, settings.vectors, settings.read_window)
-
-
-def _is_typed(settings: ModelSettings) -> bool:
-    """Whether questions and texts have token types of their own; a model of this package can be given some."""
-    if settings.from_model is None:
-        return True
-    config = first_config(settings.from_model)
-    is_own = isinstance(config, LinformerConfig) and config.backbone_config is None
-    return token_types(config) != 1 if is_own else token_types(config) > 1
 
 
 @dataclass(frozen=True)
@@ -104,12 +93,18 @@ class Prepared:
     test: Examples
 
 
-def prepare(settings: TrainSettings, splits: Splits, checkpoint: Path | None, screen: TrainingScreen) -> Prepared:
+def prepare(
+    settings: TrainSettings,
+    first: FirstModel | None,
+    splits: Splits,
+    checkpoint: Path | None,
+    screen: TrainingScreen,
+) -> Prepared:
     """Learn or load the tokenizer, and make the examples of the three parts of the documents."""
     for note in (*splits.notes, *splits.warnings):
         screen.say(note)
-    tokenizer = _tokenizer(settings, splits, checkpoint)
-    task = new_task(settings, tokenizer, splits.names, splits.train)
+    tokenizer = _tokenizer(settings, first, splits, checkpoint)
+    task = new_task(settings, first, tokenizer, splits.names, splits.train)
     options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
     train = task.examples(splits.train, task.encoder(settings.length, **options))
     task.learn(train)
@@ -124,12 +119,14 @@ def prepare(settings: TrainSettings, splits: Splits, checkpoint: Path | None, sc
     return Prepared(splits, tokenizer, task, train, validation, test)
 
 
-def _tokenizer(settings: ModelSettings, splits: Splits, checkpoint: Path | None) -> PreTrainedTokenizerFast:
+def _tokenizer(
+    settings: ModelSettings, first: FirstModel | None, splits: Splits, checkpoint: Path | None
+) -> PreTrainedTokenizerFast:
     options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
     if checkpoint is not None:
         return build_tokenizer(str(checkpoint), (), **options)
-    if settings.from_model is not None:
-        return for_documents(load_tokenizer(settings.from_model), **options)
+    if first is not None:
+        return for_documents(load_tokenizer(first.source), **options)
     return build_tokenizer(settings.tokenizer, _texts(splits.train, settings.seed), **options)
 
 

@@ -1,0 +1,274 @@
+"""A training run: its documents, its model and its Trainer, from the first word to what came out."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from torch_linformer.distributed.context_parallel import check_takes_pieces
+from torch_linformer.encoders.classes import LinearEncoder
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
+from torch_linformer.models.encoder_backbone import EncoderBackbone
+from torch_linformer.opening import processes
+from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
+from torch_linformer.opening.run_folder import Spent
+from torch_linformer.reporting.tables import format_count, format_scores
+from torch_linformer.tasks.retrieval import Retrieval
+from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
+from torch_linformer.training.calibration import Calibration, calibrate
+from torch_linformer.training.describing import describe_model
+from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.encoder_baselines import embedder_baselines, encoder_baselines
+from torch_linformer.training.first_model import FirstModel
+from torch_linformer.training.fitted_head import fit_first_head, fit_head
+from torch_linformer.training.fitted_pieces import fit_pieces
+from torch_linformer.training.fitting import fit
+from torch_linformer.training.initial_model import build_model, has_new_head
+from torch_linformer.training.lexical import (
+    HeadFits,
+    fit_heads,
+    fitted_vector,
+    give_head,
+    head_answers,
+    weigh,
+    weigh_vectors,
+)
+from torch_linformer.training.micro_batches import fit_micro_batches
+from torch_linformer.training.new_model import add_latent_semantics
+from torch_linformer.training.prepared import EVALUATIONS, prepare
+from torch_linformer.training.run_report import Outcome
+from torch_linformer.training.splits import Splits
+from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention, step_of
+from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
+from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.trainer import run_arguments
+from torch_linformer.training.training_screen import TrainingScreen
+from torch_linformer.training.verdict import Weighing
+
+
+class Training:
+    """Documents read and tokenized, and the model that is to learn from them; :meth:`learn` trains it.
+
+    Args:
+        settings: the options.
+        output: folder for checkpoints.
+        read_splits: reads the documents, in the main process only.
+        screen: where progress is shown.
+        checkpoint: that the run goes on from.
+
+    Attributes:
+        settings: completed by the first model, if there is one.
+        data: what it trains on and is scored on, with the task and the tokenizer.
+        model: as it is before the first step, and after :meth:`learn` as it is at the end.
+
+    Raises:
+        InputError: for anything wrong with the settings or the data.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        output: Path,
+        read_splits: Callable[[TrainSettings], Splits],
+        screen: TrainingScreen,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self.output, self.screen, self.checkpoint = output, screen, checkpoint
+        self.device = resolve_device(settings.device)
+        self.precision = resolve_precision(settings.precision, self.device)
+        self.first = FirstModel.of(settings)
+        if self.first is not None:
+            settings = self.first.complete(settings)
+        if settings.context_parallel > 1 or settings.freeze:  # nobody makes a step alone, of whole rows
+            settings = dataclasses.replace(settings, probe=False)
+        self.settings = settings
+        self.data = processes.on_main(lambda: prepare(settings, self.first, read_splits(settings), checkpoint, screen))
+        self.task = self.data.task
+        self.model = build_model(settings, self.first, self.task, self.data.tokenizer, self.data.splits, screen.say)
+        if settings.context_parallel > 1:
+            try:
+                check_takes_pieces(self.model)
+            except ValueError as error:
+                raise InputError(f"--context-parallel {settings.context_parallel}: {error}") from None
+        describe_model(self.model, settings, self.device, self.precision, screen)
+
+    @cached_property
+    def trainer(self) -> DocumentTrainer:
+        """The Trainer of the run."""
+        settings, rows = self.settings, self.task.training_rows(self.data.train)
+        arguments = run_arguments(
+            self.output,
+            steps=settings.steps(len(rows)),
+            batch_size=settings.batch_size,
+            learning_rate=settings.peak_rate,
+            seed=settings.seed,
+            device=self.device,
+            precision=self.precision,
+            evaluations=EVALUATIONS,
+            best=self.task.best_metric,
+            larger_is_better=self.task.larger_is_better,
+            weight_decay=0.05,
+            label_smoothing_factor=settings.label_smoothing,
+            report_to=settings.report_to,
+        )
+        # Slots of an encoder that reads all rows of a batch exactly, and the pooler of one that makes vectors.
+        of_encoder = isinstance(self.model, LinearEncoder) or isinstance(self.model.base_model, EncoderBackbone)
+        arguments.ddp_find_unused_parameters = of_encoder
+        return trainer_for(self.task, self.model)(
+            model=self.model,
+            args=arguments,
+            task=self.task,
+            train_dataset=rows,
+            validation=self.data.validation,
+            processing_class=self.data.tokenizer,
+            minutes=settings.minutes,
+            patience=settings.patience or None,
+            fsdp=settings.fsdp,
+        )
+
+    def step(self, rows: int) -> ModelStep:
+        """A step of so many of the longest rows, to be measured in a process of its own."""
+        settings = self.settings
+        return step_of(self.model, rows, settings.length, self.device, self.precision, training=not settings.freeze)
+
+    def learn(self, command: str) -> Outcome | None:
+        """Train the model, and score it on documents that it never saw; the main process returns what came out.
+
+        Args:
+            command: the command line, for the report.
+        """
+        self._begin()
+        heads = self._lexical_heads()
+        if isinstance(self.task, Retrieval):
+            self.task.vectors.to(self.device)
+        spent, rows = self._fit()
+        lexical = self._weigh_lexical_part(heads)
+        scores, calibration = self._score(lexical)
+        if not processes.is_main():
+            return None
+        self.task.finish(self.model)
+        settings = self.settings
+        measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
+        if any(measured.values()):
+            self.screen.say(f"measuring {' and '.join(name for name, wanted in measured.items() if wanted)}")
+        return Outcome(
+            settings=settings,
+            command=command,
+            splits=self.data.splits,
+            model=self.model,
+            tokenizer=self.data.tokenizer,
+            task=self.task,
+            scores=scores,
+            lexical=lexical,
+            calibration=calibration,
+            baselines=self._baselines(spent) if settings.baseline else {},
+            costs=measure_beside_full_attention(self.step(rows)) if settings.probe else None,
+            history=self.trainer.state.log_history,
+            num_tokens=self.data.train.num_tokens,
+            spent=spent,
+            device=self.device,
+            precision=self.precision,
+        )
+
+    def _begin(self) -> None:
+        """Give a new model its word embeddings, compile the model, and say what comes after the training."""
+        settings = self.settings
+        # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
+        if settings.begins_with_lsa and self.checkpoint is None and processes.is_main():
+            own, rows = cast(LinformerPreTrainedModel, self.model), self.data.train.windows
+            add_latent_semantics(own, rows, peak_rate=settings.peak_rate, seed=settings.seed)
+        if settings.compile:
+            self.screen.say(compile_backbone(self.model, self.device, training=True))
+        if settings.minutes is not None:
+            after = [f"scores of {format_count(len(self.data.splits.test))} test documents"]
+            after += ["baselines (--no-baseline)"] * settings.baseline + ["speed test (--no-probe)"] * settings.probe
+            self.screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
+
+    def _fit(self) -> tuple[Spent, int]:
+        """Train the weights that are not frozen; what it took, and how many rows are computed at once."""
+        settings, data, trainer, rows = self.settings, self.data, self.trainer, self.settings.batch_size
+        if settings.freeze and isinstance(self.task, Retrieval):
+            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, str(settings.from_model), self.screen), rows
+        if settings.freeze:
+            return fit_head(trainer, data.train, data.validation, self.screen), rows
+        if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
+            size = fit_micro_batches(trainer)
+            self.screen.say(size.describe())
+            rows = size.texts_at_once
+        fit_first = self.checkpoint is None and processes.count() == 1 and self._has_new_head
+        if fit_first:
+            fit_first_head(trainer, data.train, data.validation, self.screen)
+        return fit(trainer, self.output, self.checkpoint, self.screen, score_first=fit_first), rows
+
+    @property
+    def _has_new_head(self) -> bool:
+        """Whether another model has become a classifier whose head knows nothing yet."""
+        return self.first is not None and has_new_head(self.first.config, self.task, cast(Any, self.model.config))
+
+    def _lexical_heads(self) -> HeadFits | None:
+        """The lexical head, fitted before the training, which stops where it cannot catch up with that head."""
+        settings, data, task = self.settings, self.data, self.task
+        if not (settings.with_lexical_part and isinstance(task, WholeDocuments)):
+            return None
+        self.screen.say("fitting the lexical head")
+        model = cast(LinformerForSequenceClassification, self.model)
+        parts, encoder = (data.splits.train, data.splits.validation), task.encoder(settings.length)
+        balanced = settings.class_weights == "balanced"
+        heads = fit_heads(model.config, task, *parts, encoder, seed=settings.seed, balanced=balanced)
+        answers = head_answers(self.trainer, heads.first, data.validation)
+        task.tune(answers, data.validation.documents)
+        scores = task.scores(answers, data.validation.documents)
+        self.trainer.rival = scores["tallies"][task.best_metric]
+        shown = ", ".join(f"{name} {value}" for name, value in format_scores(task.heading(scores)).items())
+        self.screen.say(f"lexical head, chosen on validation: {heads.choice}; validation {shown}")
+        return heads
+
+    def _weigh_lexical_part(self, heads: HeadFits | None) -> Weighing | None:
+        """Keep what reads words where the validation documents are better for it."""
+        settings, data, task = self.settings, self.data, self.task
+        if not settings.with_lexical_part:
+            return None
+        always = settings.lexical == "always"
+        if isinstance(task, Retrieval):
+            self.screen.say("fitting the lexical part of vectors and weighing it")
+            channels, encoder = int(self.model.config.hidden_size), task.encoder(settings.length)
+            words = fitted_vector(task, data.splits.train, encoder, channels, settings.lexical_width, settings.seed)
+            trainer = cast(RetrievalTrainer, self.trainer)
+            weighing = weigh_vectors(trainer, words, data.validation, data.test, always=always)
+        else:
+            assert heads is not None
+            give_head(cast(LinformerForSequenceClassification, self.model), cast(WholeDocuments, task), heads.first)
+            weighing = weigh(self.trainer, data.validation, data.test, heads.last, always=always)
+        self.screen.say(weighing.describe())
+        return weighing
+
+    def _score(self, lexical: Weighing | None) -> tuple[dict[str, Any], Calibration | None]:
+        """The scores of the test documents, after the last that is learned of those for validation."""
+        data, task, trainer = self.data, self.task, self.trainer
+        if isinstance(task, MultiLabel):
+            if lexical is None:  # the evaluation of the last step tuned it, and the best checkpoint may be another
+                task.tune(trainer.answers_to(data.validation), data.validation.documents)
+            best = f"{task.threshold:.3g}, which is best for the validation documents"
+            self.screen.say(f"labels are predicted above a probability of {best}")
+        if isinstance(task, Classification):
+            calibration = calibrate(trainer, lexical.logits if lexical else None, data.validation, data.test)
+            self.screen.say(calibration.describe())
+            return calibration.scores, calibration
+        return trainer.scores_of(data.test) if lexical is None else lexical.scores, None
+
+    def _baselines(self, spent: Spent) -> dict[str, dict[str, Any]]:
+        """What the model must beat, which of an encoder is also what it was before."""
+        splits, seed = self.data.splits, self.settings.seed
+        baselines = self.task.baselines(splits.train, splits.validation, splits.test, seed)
+        if self.first is None:
+            return baselines
+        source, seconds = self.first.source, spent.all_seconds
+        if isinstance(self.task, Retrieval):
+            baselines |= embedder_baselines(source, splits.test, self.device, self.precision)
+        if isinstance(self.task, Classification):
+            baselines |= encoder_baselines(
+                source, splits, self.device, self.precision, train_seconds=seconds, seed=seed
+            )
+        return baselines
