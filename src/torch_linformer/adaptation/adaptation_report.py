@@ -90,7 +90,7 @@ class Adapted:
             "start": self.start,
             "end": self.end,
             "window_alone": self.alone and asdict(self.alone),
-            "tradeoff": [asdict(each) for each in self.tradeoff],
+            "tradeoff": [asdict(row) for row in self.tradeoff],
             "costs": [
                 {"tokens": length, "ours": ours and asdict(ours), "full_attention": full and asdict(full)}
                 for length, (ours, full) in self.costs.items()
@@ -228,14 +228,14 @@ def _tradeoff(adapted: Adapted) -> list[Section]:
     """A column a K, because a classifier has more scores than a terminal has room for columns."""
     if not adapted.tradeoff:
         return []
-    scores = _score_rows(adapted, [each.scores for each in adapted.tradeoff])
-    speeds, memories = zip(*(cost_cells(each.cost) for each in adapted.tradeoff), strict=True)
+    scores = _score_rows(adapted, [row.scores for row in adapted.tradeoff])
+    speeds, memories = zip(*(cost_cells(row.cost) for row in adapted.tradeoff), strict=True)
     text = (
         "Means of segments have no weights that depend on K, except for their learned mass, which is left out for "
         "another K. Scores are on the validation texts; speed and memory are of a forward pass of one text of full "
         "length."
     )
-    columns = ("K", *(format_count(each.k) for each in adapted.tradeoff))
+    columns = ("K", *(format_count(row.k) for row in adapted.tradeoff))
     rows = [*scores, (f"tokens/s of {format_count(adapted.longest)}", *speeds), ("MB", *memories)]
     return [Section("The same weights with other K", text=text, columns=columns, rows=rows)]
 

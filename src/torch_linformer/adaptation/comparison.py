@@ -88,17 +88,22 @@ class TeacherComparison:
         without = [self._differences(outputs, others, np.setdiff1d(numbers, group)) for group in groups]
         whole = self._differences(outputs, others, np.sort(numbers))
         return {
-            name: Gain(whole[name], float(np.sqrt((len(groups) - 1) * np.var([each[name] for each in without]))))
+            name: Gain(whole[name], float(np.sqrt((len(groups) - 1) * np.var([gain[name] for gain in without]))))
             for name in whole
         }
 
     def _differences(self, outputs: Outputs, others: Outputs, kept: np.ndarray) -> dict[str, float]:
         """How much higher the scores of ``outputs`` are on some of the texts."""
         rows, documents = torch.from_numpy(kept), self.documents.select(kept)
-        wanted, ours, theirs = ({name: x[rows] for name, x in each.items()} for each in (self.wanted, outputs, others))
+        reference, ours, theirs = (
+            {name: x[rows] for name, x in side.items()} for side in (self.wanted, outputs, others)
+        )
         first, second = (
-            {**self.objective.likeness(each, wanted), **self.objective.quality(each, documents)}
-            for each in (ours, theirs)
+            {
+                **self.objective.likeness(side, reference),
+                **self.objective.quality(side, documents),
+            }
+            for side in (ours, theirs)
         )
         return {name: first[name] - second[name] for name in first}
 
@@ -124,9 +129,9 @@ class TeacherComparison:
                 batch = {name: x.to(device) for name, x in batch.items()}
                 hidden = hidden_of(batch["input_ids"], batch["attention_mask"])
                 parts.append({name: x.cpu() for name, x in self.objective.read(model, hidden, batch).items()})
-        found = [part for turn in zip_longest(*processes.gathered(parts)) for part in turn if part is not None]
+        rows = [part for turn in zip_longest(*processes.gathered(parts)) for part in turn if part is not None]
         back = torch.argsort(order)
-        return {name: torch.cat([part[name] for part in found])[back] for name in found[0]}
+        return {name: torch.cat([part[name] for part in rows])[back] for name in rows[0]}
 
 
 def _last_hidden_states(model: PreTrainedModel) -> Callable[[Tensor, Tensor], Tensor]:

@@ -114,10 +114,10 @@ def _check_teacher(model: PreTrainedModel, teacher: PreTrainedModel) -> None:
     if teacher is model:
         raise InputError("the teacher is the student itself: take the model that torch_linformer.linearize was given")
     for name in SAME:
-        own, wanted = (getattr(each.config, name, None) for each in (model, teacher))
-        if own != wanted:
+        value, value_of_teacher = (getattr(side.config, name, None) for side in (model, teacher))
+        if value != value_of_teacher:
             raise InputError(
-                f"the teacher has {name} = {wanted} and the student {own}: the teacher is the model that "
+                f"the teacher has {name} = {value_of_teacher} and the student {value}: the teacher is the model that "
                 "torch_linformer.linearize was given"
             )
 

@@ -156,8 +156,8 @@ class DistillationTrainer(RunTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores of the student, which the Trainer asks for between steps."""
         with self.whole() as student:
-            found = self.compare(student)
-        scores = {f"eval_{name}": value for name, value in found.items()}
+            scores_of_student = self.compare(student)
+        scores = {f"eval_{name}": value for name, value in scores_of_student.items()}
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores

@@ -24,20 +24,20 @@ Outputs = dict[str, Tensor]  # what is compared of a model, by name, with a row 
 Batch = dict[str, Tensor]
 
 
-def embedding_scores(given: Tensor, wanted: Tensor) -> dict[str, float]:
+def embedding_scores(vectors: Tensor, reference: Tensor) -> dict[str, float]:
     """How well embeddings ``(n, C)`` of length 1 replace others of the same texts.
 
     Returns:
         ``cosine``: mean over the texts. ``rank_correlation``: Spearman's, of the similarities of all pairs.
         ``neighbours``: share of each text's ten nearest that are still among its ten nearest.
     """
-    ours, theirs = (given @ given.T).double(), (wanted @ wanted.T).double()
-    pairs = np.triu_indices(len(given), 1)
+    ours, theirs = (vectors @ vectors.T).double(), (reference @ reference.T).double()
+    pairs = np.triu_indices(len(vectors), 1)
     kept = _nearest(ours) & _nearest(theirs)
     return {
-        "cosine": float((given * wanted).sum(dim=-1).mean()),
+        "cosine": float((vectors * reference).sum(dim=-1).mean()),
         "rank_correlation": float(spearmanr(ours.numpy()[pairs], theirs.numpy()[pairs]).statistic),
-        "neighbours": float(kept.sum(dim=-1).double().mean()) / min(NEIGHBOURS, len(given) - 1),
+        "neighbours": float(kept.sum(dim=-1).double().mean()) / min(NEIGHBOURS, len(vectors) - 1),
     }
 
 
@@ -49,8 +49,8 @@ def chance_of_neighbours(texts: int) -> float:
 def _nearest(similarities: Tensor) -> Tensor:
     """Bool ``(n, n)``: True at the nearest others of each text."""
     others = similarities.clone().fill_diagonal_(-torch.inf)
-    found = others.topk(min(NEIGHBOURS, len(others) - 1), dim=-1).indices
-    return torch.zeros_like(others, dtype=torch.bool).scatter(-1, found, True)
+    indices = others.topk(min(NEIGHBOURS, len(others) - 1), dim=-1).indices
+    return torch.zeros_like(others, dtype=torch.bool).scatter(-1, indices, True)
 
 
 class Embeddings:
@@ -113,11 +113,11 @@ class Embeddings:
         """What is compared, from a model's last hidden states."""
         return {"embeddings": embed(hidden, inputs["attention_mask"], self.pooling)}
 
-    def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
+    def likeness(self, outputs: Outputs, reference: Outputs) -> dict[str, float]:
         """How close the student is to the original."""
-        return embedding_scores(given["embeddings"], wanted["embeddings"])
+        return embedding_scores(outputs["embeddings"], reference["embeddings"])
 
-    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
+    def quality(self, outputs: Outputs, documents: Dataset) -> dict[str, float]:
         """How good a model is by itself, the student or the original."""
         return {}
 
@@ -165,8 +165,8 @@ class MaskedWords(Embeddings):
         sums = {"nats": nats.sum(dim=-1), "masked": masked.sum(dim=-1)}
         return {**super().read(model, hidden, inputs), **sums}
 
-    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
-        return {"masked_loss": float(found["nats"].sum() / found["masked"].sum())}
+    def quality(self, outputs: Outputs, documents: Dataset) -> dict[str, float]:
+        return {"masked_loss": float(outputs["nats"].sum() / outputs["masked"].sum())}
 
 
 class Labels(Embeddings):
@@ -204,32 +204,32 @@ class Labels(Embeddings):
         logits = head_logits(model, hidden, inputs["attention_mask"])
         return {**super().read(model, hidden, inputs), "logits": logits.float()}
 
-    def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
-        ours, theirs = given["logits"], wanted["logits"]
+    def likeness(self, outputs: Outputs, reference: Outputs) -> dict[str, float]:
+        ours, theirs = outputs["logits"], reference["logits"]
         same = self._labels(ours) == self._labels(theirs)
         scores = {"agreement": float(same.double().mean()), "divergence": float(self._divergence(ours, theirs))}
-        return {**scores, **super().likeness(given, wanted)}
+        return {**scores, **super().likeness(outputs, reference)}
 
-    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
+    def quality(self, outputs: Outputs, documents: Dataset) -> dict[str, float]:
         if "label" not in documents.column_names:
             return {}
-        scores = self.task.scores(self.task.reduce(found["logits"], None).numpy(), documents)
+        scores = self.task.scores(self.task.reduce(outputs["logits"], None).numpy(), documents)
         return {name: scores[name] for name in self.task.headline}
 
-    def _divergence(self, given: Tensor, wanted: Tensor) -> Tensor:
+    def _divergence(self, logits: Tensor, reference: Tensor) -> Tensor:
         if not self.several:
-            return divergence(given, wanted)
+            return divergence(logits, reference)
         # Each label is a choice between its presence and its absence.
-        return divergence(*(torch.stack([x, torch.zeros_like(x)], dim=-1) for x in (given, wanted)))
+        return divergence(*(torch.stack([x, torch.zeros_like(x)], dim=-1) for x in (logits, reference)))
 
     def _labels(self, logits: Tensor) -> Tensor:
         """The label of each text; or, of several labels, whether it has each."""
         return logits > 0 if self.several else logits.argmax(dim=-1)
 
 
-def divergence(logits: Tensor, wanted: Tensor) -> Tensor:
+def divergence(logits: Tensor, reference: Tensor) -> Tensor:
     """Kullback-Leibler divergence of the choices by ``logits`` ``(…, choices)`` from those wanted, mean, in nats."""
-    ours, theirs = (F.log_softmax(x.flatten(0, -2).float(), dim=-1) for x in (logits, wanted))
+    ours, theirs = (F.log_softmax(x.flatten(0, -2).float(), dim=-1) for x in (logits, reference))
     return F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 

@@ -134,9 +134,9 @@ def refuse_kind(path: str, config: Any) -> None:
 
 def in_float32(model: PreTrainedModel) -> PreTrainedModel:
     """A copy."""
-    made = copy.deepcopy(model)
-    cast(nn.Module, made).to(WEIGHTS)
-    return made
+    copied = copy.deepcopy(model)
+    cast(nn.Module, copied).to(WEIGHTS)
+    return copied
 
 
 def _open(path: str, config: PreTrainedConfig, task: str | None) -> PreTrainedModel:

@@ -77,7 +77,7 @@ def without_own_code(
         twin: PreTrainedModel = known(known.config_class.from_dict(fields))
     except Exception as error:  # such as sizes that do not fit one another
         raise InputError(f"{path}: its configuration makes no {known.__name__}: {first_line(error)}") from None
-    theirs, ours = (cast(nn.Module, each).state_dict() for each in (part, twin))
+    theirs, ours = (cast(nn.Module, side).state_dict() for side in (part, twin))
     others = [name for name, tensor in theirs.items() if name not in ours or ours[name].shape != tensor.shape]
     others = [name for name in others if not name.endswith(POSITIONS)]
     if others:
@@ -109,8 +109,8 @@ def _same_output(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
     mask[1, length // 2 :] = 0
     token_ids[mask == 0] = padding
 
-    def read(each: PreTrainedModel) -> Tensor:
-        output = copy.deepcopy(cast(nn.Module, each)).cpu().float().eval()(input_ids=token_ids, attention_mask=mask)
+    def read(side: PreTrainedModel) -> Tensor:
+        output = copy.deepcopy(cast(nn.Module, side)).cpu().float().eval()(input_ids=token_ids, attention_mask=mask)
         first: Tensor = next(iter(output.values())) if isinstance(output, dict) else output[0]
         return first[mask == 1] if first.ndim == 3 else first  # padding is not compared
 

@@ -81,8 +81,8 @@ class Teacher:
                 share = torch.ones(len(columns[-1])) / len(starts)
                 share[before : before + len(inside)] = (owner[inside] == number).float()
                 weights.append(share)
-        mask = [torch.ones_like(each) for each in columns]
-        padded = [pad_sequence(each, batch_first=True) for each in (columns, weights, mask)]
+        mask = [torch.ones_like(values) for values in columns]
+        padded = [pad_sequence(values, batch_first=True) for values in (columns, weights, mask)]
         return torch.tensor(rows).unsqueeze(-1), padded[0], padded[1].unsqueeze(-1), padded[2]
 
 
@@ -98,7 +98,7 @@ def build_student(original: PreTrainedModel, settings: AdaptSettings, max_length
             f"--exact-first {first} and --exact-last {last} are more than the {max_length:,} tokens read at once"
         )
     try:
-        made = linearize(
+        student = linearize(
             original,
             k,
             settings.window or None,
@@ -110,4 +110,4 @@ def build_student(original: PreTrainedModel, settings: AdaptSettings, max_length
         )
     except ValueError as error:
         raise InputError(str(error)) from None
-    return cast(LinearEncoder, made)
+    return cast(LinearEncoder, student)

@@ -25,8 +25,8 @@ def run_resumable(run: Callable[..., object], settings: type[RunOptions], option
     """Call ``run`` with the settings from the options and ``--config``; Ctrl-C prints how to resume."""
     options.pop("debug")
     config = options.pop("config")
-    given = {name: value for name, value in options.items() if value is not None}
-    options = {**(read_config(config, settings) if config else {}), **given}
+    settings_of_user = {name: value for name, value in options.items() if value is not None}
+    options = {**(read_config(config, settings) if config else {}), **settings_of_user}
     resume = options.pop("resume", False)
     chosen = settings.of(**options)
     check_data(*(getattr(chosen, name, None) for name in ("data", "documents", "validation", "test")))
@@ -92,8 +92,8 @@ def options_of(settings: type) -> list[inspect.Parameter]:
     for item in dataclasses.fields(settings):
         text = item.metadata["help"]
         if item.metadata["choices"]:
-            said, space, default = text.partition("  [")
-            text = f"{said} ({' | '.join(item.metadata['choices'])}){space}{default}"
+            description, space, default = text.partition("  [")
+            text = f"{description} ({' | '.join(item.metadata['choices'])}){space}{default}"
         if item.default is not None:
             text += f"  [{item.default}]"
         names = flag(item.name)
@@ -106,7 +106,7 @@ def options_of(settings: type) -> list[inspect.Parameter]:
     config = Annotated[Path | None, typer.Option(help="TOML file with any of these options")]
     resume = Annotated[bool | None, typer.Option("--resume", help="resume an interrupted run")]
     extra = (("config", config, None), ("resume", resume, None), ("debug", Debug, False))
-    return [*parameters, *(_keyword(*each) for each in extra)]
+    return [*parameters, *(_keyword(*parameter) for parameter in extra)]
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -116,11 +116,11 @@ class Beginnings(NamedTuple):
     documents: list[Tensor]
     shorter: int
 
-    def describe(self, wanted: int) -> str:
+    def describe(self, documents: int) -> str:
         """Their numbers in a sentence."""
-        there = f"{len(self.documents):,} document{'' if len(self.documents) == 1 else 's'}"
-        few = "" if len(self.documents) == wanted else f" of the {wanted:,} asked for"
-        return f"{there}{few} of {self.length:,} tokens; {self.shorter:,} shorter ones passed over"
+        number = f"{len(self.documents):,} document{'' if len(self.documents) == 1 else 's'}"
+        few = "" if len(self.documents) == documents else f" of the {documents:,} asked for"
+        return f"{number}{few} of {self.length:,} tokens; {self.shorter:,} shorter ones passed over"
 
 
 def beginnings(

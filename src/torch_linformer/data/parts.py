@@ -48,16 +48,16 @@ def find_overlap(parts: Mapping[str, Dataset]) -> Overlap:
     is the same only if the question is. What else documents of two parts share is counted too: the contexts of
     questions, queries, and the groups that the user has named.
     """
-    found = {name: list(_hashes(part)) for name, part in parts.items()}
-    texts = {name: {text for text, _ in documents} for name, documents in found.items()}
-    repeats = {f"repeated in {name}": len(found[name]) - len(texts[name]) for name in parts}
+    hashes = {name: list(_hashes(part)) for name, part in parts.items()}
+    texts = {name: {text for text, _ in documents} for name, documents in hashes.items()}
+    repeats = {f"repeated in {name}": len(hashes[name]) - len(texts[name]) for name in parts}
     warnings = []
     for one, other in combinations(parts, 2):
-        shared = sum(text in texts[one] for text, _ in found[other])
+        shared = sum(text in texts[one] for text, _ in hashes[other])
         repeats[f"{other} texts that are also in {one}"] = shared
         if shared:
             warnings.append(
-                f"warning: {format_count(shared)} of the {format_count(len(found[other]))} {other} documents "
+                f"warning: {format_count(shared)} of the {format_count(len(hashes[other]))} {other} documents "
                 f"have a text that is also in {one}: scores on them say little about new texts"
             )
         for name, (common, total) in _common(parts[one], parts[other]).items():
@@ -67,7 +67,7 @@ def find_overlap(parts: Mapping[str, Dataset]) -> Overlap:
                     f"warning: {format_count(common)} of the {format_count(total)} {name} of the {other} "
                     f"documents are also in {one}: scores on them say little about new {name}"
                 )
-    documents = [each for part in found.values() for each in part]
+    documents = [each for part in hashes.values() for each in part]
     first = dict(reversed(documents))
     contradictory = {text for text, label in documents if label != first[text]}
     if contradictory:

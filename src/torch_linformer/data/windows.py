@@ -186,9 +186,9 @@ def document_means(values: Any, windows: Mapping[str, Any]) -> np.ndarray:
     """The mean of the values of each document's windows, each weighted by its tokens: a row for each document."""
     numbers, tokens = np.asarray(windows["document"][:]), np.asarray(windows["length"][:], dtype=np.float64)
     share = tokens / np.bincount(numbers, tokens)[numbers]
-    found = np.asarray(values, dtype=np.float64)
-    means = np.zeros((numbers.max() + 1, *found.shape[1:]))
-    np.add.at(means, numbers, found * share.reshape(-1, *[1] * (found.ndim - 1)))
+    array = np.asarray(values, dtype=np.float64)
+    means = np.zeros((numbers.max() + 1, *array.shape[1:]))
+    np.add.at(means, numbers, array * share.reshape(-1, *[1] * (array.ndim - 1)))
     return means
 
 

@@ -76,34 +76,34 @@ def check_takes_pieces(model: nn.Module) -> None:
 
 
 def arguments_of_piece(
-    model: nn.Module, given: dict[str, Any], mesh: DeviceMesh | dist.ProcessGroup | None
+    model: nn.Module, arguments: dict[str, Any], mesh: DeviceMesh | dist.ProcessGroup | None
 ) -> dict[str, Any]:
     """The arguments of this rank's piece, of those that ``forward`` is given for whole rows.
 
     Raises:
         ValueError: for ``position_ids``.
     """
-    mask, rows, ids = given.get("attention_mask"), given.get("inputs_embeds"), given.get("input_ids")
+    mask, rows, ids = arguments.get("attention_mask"), arguments.get("inputs_embeds"), arguments.get("input_ids")
     rows = ids if rows is None else rows
     if rows is None or isinstance(mask, Padding):  # refused by the model, or cut already
-        return given
-    if given.get("position_ids") is not None:
+        return arguments
+    if arguments.get("position_ids") is not None:
         raise ValueError(
             "position_ids cannot be given with context_parallel: it counts the real tokens of each row itself, and "
             "each row holds one document"
         )
     padding, whole = None if mask is None else mask == 0, dict[str, Any]()
-    if getattr(model, "lexical", None) is not None and given.get("whole_ids") is None and ids is not None:
+    if getattr(model, "lexical", None) is not None and arguments.get("whole_ids") is None and ids is not None:
         whole["whole_ids"] = ids if padding is None else ids.masked_fill(padding, NO_TOKEN)
     piece = SequencePiece(mesh, *rows.shape[:2], key_padding_mask=padding, device=rows.device)
     of_tokens = [*OF_TOKENS, *(["labels"] if getattr(model, "scores_tokens", False) else [])]
-    cut = {name: piece.cut(given[name]) for name in of_tokens if given.get(name) is not None}
-    return {**given, **whole, **cut, "attention_mask": piece}
+    cut = {name: piece.cut(arguments[name]) for name in of_tokens if arguments.get(name) is not None}
+    return {**arguments, **whole, **cut, "attention_mask": piece}
 
 
 def _cut(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, group: dist.ProcessGroup
 ) -> tuple[tuple[()], dict[str, Any]]:
-    given = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
-    given |= given.pop("kwargs", {})
-    return (), arguments_of_piece(model, given, group)
+    arguments = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    arguments |= arguments.pop("kwargs", {})
+    return (), arguments_of_piece(model, arguments, group)

@@ -49,7 +49,7 @@ def find_attentions(model: PreTrainedModel) -> dict[str, FoundAttention]:
     if own is not None:
         return cast(dict[str, FoundAttention], own.find(model))
     names = {module: name for name, module in model.named_modules()}
-    found: dict[str, FoundAttention] = {}
+    attentions: dict[str, FoundAttention] = {}
 
     def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
         kind = type(module).__name__
@@ -60,19 +60,19 @@ def find_attentions(model: PreTrainedModel) -> dict[str, FoundAttention]:
         if query.shape[2] != key.shape[2]:
             raise ValueError(f"{kind} attends to another sequence: linearize the encoder alone (model.get_encoder())")
         window = kwargs.get("sliding_window")
-        found[names[module]] = FoundAttention(query.shape[1], key.shape[1], query.shape[3], window)
+        attentions[names[module]] = FoundAttention(query.shape[1], key.shape[1], query.shape[3], window)
         repeats = query.shape[1] // key.shape[1]
         keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
         return F.scaled_dot_product_attention(query, keys, values).transpose(1, 2), None
 
     with _registered(note), _attending_by(model, RECORDER), torch.no_grad():
         model(**small_inputs(model))
-    if not found:
+    if not attentions:
         raise ValueError(
             f"the attention of {type(model).__name__} does not go through transformers' attention interface, so it "
             "cannot be replaced"
         )
-    return found
+    return attentions
 
 
 def small_inputs(model: PreTrainedModel) -> dict[str, Tensor]:

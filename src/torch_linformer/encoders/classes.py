@@ -166,27 +166,27 @@ def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
 @cached
 def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type[LinearEncoder]:
     body = {"config_class": config, "original": original, "__module__": __name__}
-    made = cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
+    linear = cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
     # Folders of some encoders (ViT) keep older names of weights, which transformers looks up by the name of the class.
     renaming = get_checkpoint_conversion_mapping(original.__name__)
     if renaming is not None:
-        register_checkpoint_conversion_mapping(made.__name__, renaming, overwrite=True)
-    return made
+        register_checkpoint_conversion_mapping(linear.__name__, renaming, overwrite=True)
+    return linear
 
 
 @cached
 def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
     """The configuration class of the linear models with a body; the Auto classes that open the original's know it."""
     original = cast(type[PreTrainedConfig], body.config_class)
-    made = cast(
+    linear = cast(
         type[LinearConfig],
         type(PREFIX + original.__name__, (LinearConfig, original), {"encoder_class": body, "__module__": __name__}),
     )
     for auto in AUTO_CLASSES:
         opened = opened_by(auto, original)
         if auto is transformers.AutoModel or (opened is not None and body_of(opened) is body):
-            auto.register(made, _linear(opened if opened is not None and body_of(opened) is body else body, made))
-    return made
+            auto.register(linear, _linear(opened if opened is not None and body_of(opened) is body else body, linear))
+    return linear
 
 
 def body_of(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
@@ -234,28 +234,28 @@ def class_named(config: LinearConfig, name: str) -> type[LinearEncoder] | None:
 def _named_class(name: object) -> type[PreTrainedModel]:
     """The class that a ``config.json`` names, which is one of transformers, whoever wrote the file."""
     module, _, kind = str(name).rpartition(".")
-    found = None
+    named = None
     if module.startswith("transformers.models."):
         try:
-            found = getattr(importlib.import_module(module), kind, None)
+            named = getattr(importlib.import_module(module), kind, None)
         except ImportError:
-            found = None
-    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+            named = None
+    if not (isinstance(named, type) and issubclass(named, PreTrainedModel)):
         raise ValueError(
             f"config.json: encoder_class {name!r} is no model of transformers {transformers.__version__}; update "
             "transformers, or copy the folder again"
         )
-    return found
+    return named
 
 
 def _new_config(body: type[PreTrainedModel]) -> LinearConfig:
-    made = linear_config(body)
-    return made.__new__(made)
+    config = linear_config(body)
+    return config.__new__(config)
 
 
 def _new_model(original: type[PreTrainedModel]) -> LinearEncoder:
-    made = linear_class(original)
-    return made.__new__(made)
+    linear = linear_class(original)
+    return linear.__new__(linear)
 
 
 AutoConfig.register(MODEL_TYPE, LinearConfig, exist_ok=True)

@@ -107,9 +107,9 @@ def _check(module: nn.Module, query: Tensor, key: Tensor, mask: object, others: 
             f"{name}: a mask of pairs of positions cannot be applied to slots: give one of shape (B, N), 0 at padding, "
             "and each document a row of its own"
         )
-    given = [option for option in REFUSED if others.get(option) is not None]
-    if given:
-        raise ValueError(f"{name}: {given[0]} cannot be applied to slots: leave it out")
+    refused = [option for option in REFUSED if others.get(option) is not None]
+    if refused:
+        raise ValueError(f"{name}: {refused[0]} cannot be applied to slots: leave it out")
 
 
 def _means(config: Any, length: int) -> LinearOptions:

@@ -96,11 +96,11 @@ def with_options(model: Any, options: LinearOptions, positions: Positions | None
     """The linear model of a model, linear or not, with these options; slots that do not fit the old ones are new."""
     base = cast(PreTrainedModel, model.base_model)
     positions = positions or Positions.of(base)
-    made: Any = type(model) if isinstance(model, LinearEncoder) else linear_class(type(model))
-    config = made.config_class.from_dict(model.config.to_dict())
+    linear_type: Any = type(model) if isinstance(model, LinearEncoder) else linear_class(type(model))
+    config = linear_type.config_class.from_dict(model.config.to_dict())
     if not isinstance(model, LinearEncoder):
         config.linformer = {"attentions": {name: list(sizes) for name, sizes in find_attentions(base).items()}}
-    linear: Any = made(config.with_options(options, positions))
+    linear: Any = linear_type(config.with_options(options, positions))
     for name, _ in list(cast(nn.Module, linear).named_children()):
         if getattr(model, name, linear) is None:  # below a head some encoders have no pooler
             setattr(linear, name, None)

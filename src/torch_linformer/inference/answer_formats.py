@@ -94,7 +94,10 @@ def _write_vectors(answers: Sequence[Answer], path: Path) -> None:
     A document of several vectors has a row for each, numbered by the column ``vector``.
     """
     of_each = [np.atleast_2d(answer["embedding"]) for answer in answers]
-    vectors, numbers = np.concatenate(of_each).astype(np.float32), [range(len(found)) for found in of_each]
+    vectors, numbers = (
+        np.concatenate(of_each).astype(np.float32),
+        [range(len(vectors_of_document)) for vectors_of_document in of_each],
+    )
     several = np.ndim(answers[0]["embedding"]) == 2
     answers = [answer for answer, rows in zip(answers, numbers, strict=True) for _ in rows]
     lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])

@@ -64,10 +64,10 @@ class Scores(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         named = dict(zip(self.inputs, inputs, strict=True))
-        found = self.model(**named, **self.options)
+        outputs = self.model(**named, **self.options)
         if "sentence_embedding" not in self.outputs:
-            return tuple(found[name] for name in self.outputs)
-        hidden = found.last_hidden_state
+            return tuple(outputs[name] for name in self.outputs)
+        hidden = outputs.last_hidden_state
         return hidden, self.vectors(hidden, named["input_ids"], named["attention_mask"])
 
 

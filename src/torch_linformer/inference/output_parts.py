@@ -235,8 +235,8 @@ def _digest(manifest: dict[str, Any]) -> str:
 def _state(files: Sequence[str]) -> dict[str, Any]:
     """How many files there are, their bytes, and a digest of their names, sizes and times; pipes have no such state."""
     digest, number, total = hashlib.sha256(), 0, 0
-    for given in map(Path, files):
-        for file in [item.path for item in folder_files(given)] if given.is_dir() else [given]:
+    for path in map(Path, files):
+        for file in [item.path for item in folder_files(path)] if path.is_dir() else [path]:
             if file.is_file():
                 at = file.stat()
                 digest.update(os.fsencode(file) + f"\0{at.st_size} {at.st_mtime_ns}\n".encode())

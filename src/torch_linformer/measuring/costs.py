@@ -36,8 +36,8 @@ class LayerSizes:
     @property
     def torch_dtype(self) -> torch.dtype:
         """``dtype`` as torch has it."""
-        found: torch.dtype = getattr(torch, self.dtype)
-        return found
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,13 +44,13 @@ def device_bytes(device: str) -> int:
 
 def package_versions(names: Iterable[str]) -> dict[str, str]:
     """Versions of the named packages, by their names on PyPI; those that are not installed are left out."""
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def machine_and_versions(device: str) -> dict[str, str]:

@@ -64,7 +64,7 @@ def measure_in_turn(
     # Others are forked from nobody: CUDA does not go on in a fork of a process that has asked for it, nor do the
     # frameworks of macOS.
     forked = sys.platform == "linux" and all(request.device == "cpu" for request in requests)
-    groups = [requests] if forked else [[each] for each in requests]
+    groups = [requests] if forked else [[one] for one in requests]
     with contextlib.ExitStack() as processes:
         workers = [worker for group in groups for worker in processes.enter_context(_started(group))]
         ends = time.monotonic() + seconds
@@ -82,12 +82,12 @@ def measure_in_turn(
 def _started(requests: Sequence[StepRequest]) -> Iterator[list["_Worker"]]:
     """A worker for each request, all forked from one process."""
     pipes = [Pipe() for _ in requests]
-    theirs, null = [there.fileno() for _, there in pipes], subprocess.DEVNULL
+    theirs, null = [write_end.fileno() for _, write_end in pipes], subprocess.DEVNULL
     modules = sorted({request.builder.partition(":")[0] for request in requests})
     command = [sys.executable, "-m", __name__, json.dumps(theirs), *modules]
     with subprocess.Popen(command, stdin=null, stdout=null, stderr=null, pass_fds=theirs):
-        for _, there in pipes:
-            there.close()  # now only the processes hold them, and their death ends the wait
+        for _, write_end in pipes:
+            write_end.close()  # now only the processes hold them, and their death ends the wait
         try:
             yield [_Worker(here, request) for (here, _), request in zip(pipes, requests, strict=True)]
         finally:

@@ -96,6 +96,6 @@ def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, An
 
 def refuse(name: str, function: str, known: list[str]) -> None:
     """Raise ``TypeError`` for a keyword, with the nearest of those that are known."""
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f". Did you mean {near[0]!r}?" if near else ""
+    similar = difflib.get_close_matches(name, known, n=1)
+    hint = f". Did you mean {similar[0]!r}?" if similar else ""
     raise TypeError(f"{function} got an unexpected keyword argument {name!r}{hint}")

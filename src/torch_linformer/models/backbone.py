@@ -80,11 +80,11 @@ class LinformerBackbone(LinformerPreTrainedModel):
         kwargs: dict[str, Any],
     ) -> "ForwardCall":
         """These arguments of ``forward``, checked, with one document per row."""
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is None or (input_ids is not None and inputs_embeds is not None):
+        tokens = input_ids if inputs_embeds is None else inputs_embeds
+        if tokens is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         kwargs = without_unread(kwargs, position_ids)
-        batch, length = given.shape[:2]
+        batch, length = tokens.shape[:2]
         documents = packed_rows(position_ids, batch) if attention_mask is None and length > 1 else None
         if documents is not None:
             length = documents.longest
@@ -108,8 +108,8 @@ class LinformerBackbone(LinformerPreTrainedModel):
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
         if past_key_values is None:
-            wanted = (self.config.use_cache and not self.training) if use_cache is None else use_cache
-            if wanted and self.config.causal and not self._computes_layers_again():
+            with_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+            if with_cache and self.config.causal and not self._computes_layers_again():
                 return LinformerCache(self.config.num_hidden_layers)
             return None
         if not self.config.causal:

@@ -37,11 +37,11 @@ class LinformerEmbeddings(nn.Module):
         position_ids: Tensor | None,
         start: Tensor | None = None,
     ) -> Tensor:
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        assert given is not None
-        length = given.shape[1]
+        inputs = input_ids if inputs_embeds is None else inputs_embeds
+        assert inputs is not None
+        length = inputs.shape[1]
         if position_ids is None:
-            position_ids = torch.arange(length, device=given.device).unsqueeze(0)
+            position_ids = torch.arange(length, device=inputs.device).unsqueeze(0)
             if start is not None:
                 position_ids = position_ids + start.unsqueeze(-1)
         if self.chunk_size is None or not runs_in_chunks(self.chunk_size):

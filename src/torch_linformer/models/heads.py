@@ -141,8 +141,8 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
             if attention_mask is not None:
                 choices = choices.masked_fill(attention_mask == 0, torch.finfo(choices.dtype).min)
             losses = [
-                F.cross_entropy(scores, wanted.view(-1).clamp(0, length), ignore_index=length)
-                for scores, wanted in zip(choices, (start_positions, end_positions), strict=True)
+                F.cross_entropy(scores, positions.view(-1).clamp(0, length), ignore_index=length)
+                for scores, positions in zip(choices, (start_positions, end_positions), strict=True)
             ]
             loss = (losses[0] + losses[1]) / 2
         return QuestionAnsweringModelOutput(
@@ -182,14 +182,14 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         ``hidden_states`` and ``attentions`` have a row for each choice: ``(B · choices, …)``.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        if given is None:
+        tokens = input_ids if inputs_embeds is None else inputs_embeds
+        if tokens is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in inputs]
         refuse_packed_rows(rows[3], rows[1], ONE_DOCUMENT)
         outputs = self.linformer(*rows, return_dict=True, **kwargs)
         pooled = self.pooler(outputs.last_hidden_state, rows[1])
-        logits = self.classifier(self.dropout(pooled)).view(given.shape[:2])
+        logits = self.classifier(self.dropout(pooled)).view(tokens.shape[:2])
         return MultipleChoiceModelOutput(
             loss=None if labels is None else F.cross_entropy(logits.float(), labels.view(-1)),
             logits=logits,

@@ -133,10 +133,10 @@ class LexicalHead(LexicalFeatures):
         features, weights = self.weigh(input_ids, attention_mask)
         accurate, weights = weights.dtype, F.normalize(weights, dim=-1).to(self.weight.dtype)
         rows_begin = torch.arange(features.shape[0], device=features.device) * features.shape[1]
-        found = F.embedding_bag(
+        logits = F.embedding_bag(
             features.flatten(), self.weight, rows_begin, mode="sum", per_sample_weights=weights.flatten()
         )
-        return (found + self.bias).to(accurate)
+        return (logits + self.bias).to(accurate)
 
     @torch.no_grad()
     def resize(self, vocab_size: int) -> None:
@@ -153,10 +153,10 @@ class LexicalHead(LexicalFeatures):
         self.counts_as[self.counts_as >= vocab_size] = NOTHING
 
 
-def _resized(features: Tensor, tokens: int, wanted: int) -> Tensor:
-    """``wanted`` rows of tokens, zeros where there were none, before those of pairs."""
-    new = features.new_zeros(max(0, wanted - tokens), *features.shape[1:])
-    return torch.cat([features[: min(tokens, wanted)], new, features[tokens:]])
+def _resized(features: Tensor, tokens: int, size: int) -> Tensor:
+    """``size`` rows of tokens, zeros where there were none, before those of pairs."""
+    new = features.new_zeros(max(0, size - tokens), *features.shape[1:])
+    return torch.cat([features[: min(tokens, size)], new, features[tokens:]])
 
 
 class LexicalVector(LexicalFeatures, SavedModule):
@@ -202,8 +202,8 @@ class LexicalVector(LexicalFeatures, SavedModule):
         """y of length 1, ``(B, width)``, of token ids ``(B, N)``; those where the mask is 0 are padding."""
         features, weights = self.weigh(input_ids, attention_mask)
         signs = 1 - 2 * (features * _SIGN % _PRIME % 2)
-        found = weights.new_zeros(input_ids.shape[0], self.width)
-        return F.normalize(found.scatter_add(1, self.columns[features], signs * weights), dim=-1)
+        sketch = weights.new_zeros(input_ids.shape[0], self.width)
+        return F.normalize(sketch.scatter_add(1, self.columns[features], signs * weights), dim=-1)
 
     def beside(self, vectors: Tensor, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """v' ``(B, C + width)`` of vectors v ``(B, C)`` of the same rows, or of each of M a row."""

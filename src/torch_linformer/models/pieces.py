@@ -50,7 +50,7 @@ def read_in_windows(
     if bool((attention_mask[:, 1:] > attention_mask[:, :-1]).any()):
         raise ValueError("rows that are read in windows need padding_side='right': padding stands behind them")
     rows, tokens = input_ids.shape
-    ids, mask = (F.pad(each, (0, -tokens % window)).view(-1, window) for each in (input_ids, attention_mask))
+    ids, mask = (F.pad(values, (0, -tokens % window)).view(-1, window) for values in (input_ids, attention_mask))
     real = mask.any(dim=1)
     states = model(input_ids=ids[real], attention_mask=mask[real], **options).last_hidden_state
     hidden = states.new_zeros(len(ids), window, states.shape[-1])

@@ -49,8 +49,8 @@ def _pool_pieces(hidden: Tensor, piece: Padding, pooling: str) -> Tensor:
         return torch.cat([_pool_pieces(hidden, piece, part) for part in ("mean", "max")], dim=-1)
     no_tokens = piece.tokens == 0
     if pooling in ("cls", "last"):
-        taken = find_exact_tokens(hidden, piece, int(pooling == "cls"), int(pooling == "last")).take(hidden)
-        return taken.squeeze(1).masked_fill(no_tokens, 0.0)
+        states = find_exact_tokens(hidden, piece, int(pooling == "cls"), int(pooling == "last")).take(hidden)
+        return states.squeeze(1).masked_fill(no_tokens, 0.0)
     if pooling == "max":
         filled = F.pad(fill_padding(hidden, piece.mask, float("-inf")), (0, 0, 0, 1), value=float("-inf"))
         return piece.maximum(filled.amax(dim=1)).masked_fill(no_tokens, 0.0)

@@ -29,6 +29,6 @@ class SavedModule(nn.Module):
     def load(cls, input_path: str) -> Self:
         """Read what :meth:`save` wrote."""
         folder = Path(input_path)
-        made = cls(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-        made.load_state_dict(load_file(folder / WEIGHTS))
-        return made
+        module = cls(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        module.load_state_dict(load_file(folder / WEIGHTS))
+        return module

@@ -180,8 +180,8 @@ def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
     return AttentionOptions(**{**DEFAULTS, **options})  # type: ignore[typeddict-item]
 
 
-def _as_config(given: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:
-    return given if isinstance(given, LinformerConfig) else LinformerConfig(**{**defaults, **(given or {})})
+def _as_config(config: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:
+    return config if isinstance(config, LinformerConfig) else LinformerConfig(**{**defaults, **(config or {})})
 
 
 def _check_same_embeddings(encoder: LinformerConfig, decoder: LinformerConfig) -> None:

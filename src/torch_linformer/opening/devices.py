@@ -72,8 +72,8 @@ def why_not_compile(device: str) -> str | None:
     if device == "cuda":
         if find_spec("triton") is None:
             return "torch.compile needs Triton on a GPU, which is not installed"
-        found = any(map(shutil.which, [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]))
-        return None if found else "Triton needs a C compiler, and there is neither CC nor gcc nor clang"
+        has_compiler = any(map(shutil.which, [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]))
+        return None if has_compiler else "Triton needs a C compiler, and there is neither CC nor gcc nor clang"
     if device != "cpu":
         return f"it computes on cpu and cuda, not on {device}"
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses

@@ -19,7 +19,7 @@ LOCK_FILE = ".lock"  # names the holder; the lock itself is the kernel's, and en
 @contextmanager
 def held(output: Path) -> Iterator[None]:
     """Make a folder if it is missing and keep other processes out; in the end it is removed if it is empty."""
-    made = [folder for folder in (output, *output.parents) if not folder.exists()]
+    created = [folder for folder in (output, *output.parents) if not folder.exists()]
     try:
         file = _lock(output)
     except OSError as error:
@@ -30,7 +30,7 @@ def held(output: Path) -> Iterator[None]:
         Path(file.name).unlink(missing_ok=True)  # while still held, so that no other process can hold it
         file.close()
         with suppress(OSError):  # the first that is not empty
-            for folder in made:
+            for folder in created:
                 folder.rmdir()
 
 
@@ -69,9 +69,9 @@ def check_writable(output: Path) -> None:
     """Raise ``InputError`` where no file or folder can be made at ``output``: before the work, rather than after it."""
     if output.is_char_device() or output.is_fifo():  # /dev/stdout
         return
-    there = next(folder for folder in output.absolute().parents if folder.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise InputError(f"--output {output}: cannot be written to, because of {there}; name another place")
+    existing = next(folder for folder in output.absolute().parents if folder.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise InputError(f"--output {output}: cannot be written to, because of {existing}; name another place")
 
 
 @contextmanager

@@ -37,13 +37,13 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
             f"--from must be one of {', '.join(ORIGINS)}, got {origin!r}; linformer adapt takes encoders of "
             "transformers"
         )
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in sorted(given.keys() - ORIGINS[origin].options):
+    changed = {name: value for name, value in options.items() if value is not None}
+    for name in sorted(changed.keys() - ORIGINS[origin].options):
         raise InputError(f"--{name.replace('_', '-')} has no effect with --from {origin}")
     check_free(output)
     if not Path(source).exists():
         raise InputError(f"{source}: no such file")
-    arguments = {_ARGUMENTS.get(name, name): value for name, value in given.items()}
+    arguments = {_ARGUMENTS.get(name, name): value for name, value in changed.items()}
     model = ORIGINS[origin].convert(convert.read_checkpoint(source), **arguments)
     quiet_transformers()
     with new_folder(output) as folder:

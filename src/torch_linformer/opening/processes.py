@@ -29,25 +29,27 @@ def join(device: str, batch_size: int, context_parallel: int = 1, fsdp: bool = F
         InputError: they cannot share a batch equally, or rows, or have no way to talk to each other.
     """
     global _of_row
-    wanted = int(os.environ.get("WORLD_SIZE", "1"))
-    if wanted % context_parallel:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size % context_parallel:
         raise InputError(
             f"--context-parallel {context_parallel} is computed by {context_parallel} processes, or a multiple of "
-            f"them, and there {'is' if wanted == 1 else 'are'} {wanted}: "
+            f"them, and there {'is' if world_size == 1 else 'are'} {world_size}: "
             f"torchrun --nproc-per-node {context_parallel} -m torch_linformer.cli train ..."
         )
-    if fsdp and wanted == 1:
+    if fsdp and world_size == 1:
         raise InputError(
             "--fsdp shares the weights among processes, and there is 1: "
             f"torchrun --nproc-per-node 2 -m torch_linformer.cli {command} --fsdp ..."
         )
-    parts = wanted // context_parallel
+    parts = world_size // context_parallel
     if batch_size % parts:
         sharers = f"{parts} processes" if context_parallel == 1 else f"{parts} sets of {context_parallel} processes"
         raise InputError(f"--batch-size {batch_size} cannot be shared by {sharers}: take a multiple of {parts}")
-    if wanted > 1 and not dist.is_initialized():
+    if world_size > 1 and not dist.is_initialized():
         if device not in ("cpu", "cuda"):
-            raise InputError(f"--device {device}: {wanted} processes train together on a CPU or on CUDA devices only")
+            raise InputError(
+                f"--device {device}: {world_size} processes train together on a CPU or on CUDA devices only"
+            )
         PartialState(cpu=device == "cpu", timeout=WAITING)
         signal.signal(signal.SIGTERM, _end)
     _of_row = None
@@ -98,15 +100,15 @@ def on_main(work: Callable[[], T]) -> T:
     """
     if count() == 1:
         return work()
-    said: list[Any] = [None, True]
+    outcome: list[Any] = [None, True]
     try:
         if is_main():
-            said = [work(), False]
+            outcome = [work(), False]
     finally:
-        dist.broadcast_object_list(said, src=0)
-    if said[1]:
+        dist.broadcast_object_list(outcome, src=0)
+    if outcome[1]:
         raise SaidElsewhere
-    result: T = said[0]
+    result: T = outcome[0]
     return result
 
 
@@ -126,11 +128,11 @@ def total(values: Tensor) -> Tensor:
 
 def gathered(value: T) -> list[T]:
     """What each process has, in their order."""
-    found: list[Any] = [value]
+    values: list[Any] = [value]
     if count() > 1:
-        found = [None] * count()
-        dist.all_gather_object(found, value)
-    return found
+        values = [None] * count()
+        dist.all_gather_object(values, value)
+    return values
 
 
 def mean_over_all(mean: Tensor, items: Tensor, of: Tensor | None = None) -> Tensor:

@@ -80,8 +80,8 @@ def read_spent(checkpoint: Path) -> Spent:
 
 def checkpoints(output: Path) -> list[Path]:
     """The ``checkpoint-N`` folders of a run, oldest first, complete or not."""
-    found = [path for path in output.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    paths = [path for path in output.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def remove_checkpoints(output: Path) -> None:
@@ -119,11 +119,11 @@ def run_folder(output: Path) -> Iterator[None]:
 
 
 def open_run(
-    output: Path, wanted: dict[str, Any], resume: bool, screen: Screen, result: str = "metrics.json"
+    output: Path, run: dict[str, Any], resume: bool, screen: Screen, result: str = "metrics.json"
 ) -> Path | None:
     """Make sure that the folder is free, or holds this run; returns the checkpoint to resume from, if any.
 
-    ``wanted`` identifies the run, and ``result`` is the file that a finished run has.
+    ``run`` identifies the run, and ``result`` is the file that a finished run has.
     """
     run_file = output / RUN_FILE
     if _holds_nothing(output):
@@ -133,10 +133,10 @@ def open_run(
     if not run_file.exists():
         raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
     try:
-        found = json.loads(run_file.read_text(encoding="utf-8"))
+        started = json.loads(run_file.read_text(encoding="utf-8"))
     except ValueError:
         raise InputError(f"{run_file}: is not valid JSON; remove {output} or name another --output") from None
-    if different := differences(found, wanted):
+    if different := differences(started, run):
         raise InputError(f"--output {output}: holds another run ({different}); name another folder")
     if not resume:
         raise InputError(f"--output {output}: holds this run already; add --resume to go on, or name another folder")
@@ -152,7 +152,7 @@ def open_run(
 
 @contextmanager
 def shared_run(
-    output: Path, wanted: dict[str, Any], resume: bool, screen: Screen, result: str = "metrics.json"
+    output: Path, run: dict[str, Any], resume: bool, screen: Screen, result: str = "metrics.json"
 ) -> Iterator[tuple[Path | None, bool]]:
     """The folder of a run, which the main process keeps for all; its checkpoints are gone once the block succeeds.
 
@@ -162,7 +162,7 @@ def shared_run(
 
         def opened() -> tuple[Path | None, bool]:
             kept.enter_context(run_folder(output))
-            return open_run(output, wanted, resume, screen, result), (output / result).exists()
+            return open_run(output, run, resume, screen, result), (output / result).exists()
 
         yield processes.on_main(opened)
         if processes.is_main():
@@ -191,10 +191,10 @@ def begin_run(output: Path, run: Mapping[str, Any], digest: str, checkpoint: Pat
     write_json(output / RUN_FILE, {**run, DIGEST: digest})
 
 
-def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def differences(started: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     """The settings in which a run that is there is not the one that is wanted; empty if it is."""
-    names = [name for name in wanted if there.get(name) != wanted[name]]
-    return ", ".join(f"{flag(name)} {there.get(name)} there, {wanted[name]} here" for name in names)
+    names = [name for name in run if started.get(name) != run[name]]
+    return ", ".join(f"{flag(name)} {started.get(name)} there, {run[name]} here" for name in names)
 
 
 def _holds_nothing(output: Path) -> bool:

@@ -136,8 +136,8 @@ def sentence_pooling(path: str) -> str | None:
     Raises:
         InputError: the folder is damaged, or has modules or a pooling that embeddings here do not have.
     """
-    found = _modules(path)
-    return None if found is None else found.pooling
+    modules = _modules(path)
+    return None if modules is None else modules.pooling
 
 
 class _Modules(NamedTuple):

@@ -56,8 +56,8 @@ def attention_of(config: Any) -> str:
 def _linear_part(config: Any) -> dict[str, Any] | None:
     """What the configuration of an encoder of transformers, or of a head on one, says of its slots; None for others."""
     encoder = getattr(config, "backbone_config", None) or config
-    found: dict[str, Any] | None = (encoder if isinstance(encoder, dict) else vars(encoder)).get("linformer")
-    return found
+    options: dict[str, Any] | None = (encoder if isinstance(encoder, dict) else vars(encoder)).get("linformer")
+    return options
 
 
 def _of_linear_encoder(linformer: dict[str, Any]) -> str:
@@ -104,25 +104,25 @@ def _exact_tokens(first: int, last: int) -> str:
 
 def summary_rows(model: str) -> list[tuple[str, str]]:
     """What ``linformer info`` shows: name and value of each property of a model, and its scores if it has any."""
-    found = summarize(model)
-    config = found.config.encoder if found.config.is_encoder_decoder else found.config
+    summary = summarize(model)
+    config = summary.config.encoder if summary.config.is_encoder_decoder else summary.config
     length = f"{config.longest_input or config.max_position_embeddings:,} tokens"
     rows = [
-        ("class", found.model_class),
-        ("parameters", f"{found.parameters:,}"),
+        ("class", summary.model_class),
+        ("parameters", f"{summary.parameters:,}"),
         ("attention", attention_of(config).removesuffix(" attention")),
         ("longest input", length if config.longest_input else f"any, trained on {length}"),
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
-        ("tokenizer", "none" if found.vocabulary is None else f"{found.vocabulary:,} tokens"),
+        ("tokenizer", "none" if summary.vocabulary is None else f"{summary.vocabulary:,} tokens"),
     ]
     if backbone := getattr(config, "backbone_config", None):
         fields = backbone if isinstance(backbone, dict) else backbone.to_dict()
         rows.insert(1, ("encoder", fields["encoder_class"].rpartition(".")[-1]))
-    if found.config.is_encoder_decoder:
-        decoder = found.config.decoder
+    if summary.config.is_encoder_decoder:
+        decoder = summary.config.decoder
         rows.insert(4, ("longest target", f"{decoder.max_position_embeddings:,} tokens"))
         rows.insert(6, ("layers of the decoder", f"{decoder.num_hidden_layers}, {attention_of(decoder)}"))
-    if "Classification" in found.model_class and config.problem_type != "regression":
+    if "Classification" in summary.model_class and config.problem_type != "regression":
         labels = config.label_names
         rows.append(("labels", ", ".join(labels[:20]) + (f", … ({len(labels)})" if len(labels) > 20 else "")))
     metrics = Path(model) / "metrics.json"

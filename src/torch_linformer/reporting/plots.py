@@ -160,8 +160,8 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
     """
     counts = np.asarray(matrix, dtype=np.int64)
     if not len(labels) or counts.shape != (len(labels), len(labels)):
-        wanted = f"a row and a column for each of {len(labels)} labels, at least one"
-        raise ValueError(f"matrix must have {wanted}, got shape {counts.shape}")
+        expected = f"a row and a column for each of {len(labels)} labels, at least one"
+        raise ValueError(f"matrix must have {expected}, got shape {counts.shape}")
     support = counts.sum(axis=1)
     shares = counts / np.maximum(support, 1)[:, None]
     shown = np.sort(np.argsort(-support, kind="stable")[:MAX_LABELS])
@@ -212,8 +212,8 @@ def length_histogram(lengths: Sequence[int], max_length: int) -> str:
     """Draw the lengths of whole documents, in tokens on a logarithmic axis; no bar crosses `max_length`."""
     tokens = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     if not tokens.size or max_length < 1:
-        found = f"{tokens.size} lengths and {max_length}"
-        raise ValueError(f"length_histogram needs lengths and max_length >= 1, got {found}")
+        sizes = f"{tokens.size} lengths and {max_length}"
+        raise ValueError(f"length_histogram needs lengths and max_length >= 1, got {sizes}")
     longer = format_percent(float(np.mean(tokens > max_length)))
     beyond = format_percent(float(np.maximum(tokens - max_length, 0).sum() / tokens.sum()))
     documents, limit = format_count(tokens.size), format_count(max_length)

@@ -136,8 +136,8 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 
 def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> Table:
     """Table of `format_table` for a terminal of `width`; every text is shown as it is (no rich markup is read)."""
-    found = format_table(columns, rows)
-    widest = [max(map(len, column)) for column in zip(columns, *found.rows, strict=True)]
+    shown = format_table(columns, rows)
+    widest = [max(map(len, column)) for column in zip(columns, *shown.rows, strict=True)]
     too_wide = sum(widest) + 3 * len(columns) + 1 > width
     table = Table(
         title=Text(title, style="bold") if title else None,
@@ -145,14 +145,14 @@ def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[ob
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0 if too_wide else 1),
     )
-    for number, (heading, right) in enumerate(zip(columns, found.right, strict=True)):
+    for number, (heading, right) in enumerate(zip(columns, shown.right, strict=True)):
         # Where a table is too wide its headings and texts are broken, never its numbers, which may name the rows too.
-        column = [row[number] for row in found.rows]
+        column = [row[number] for row in shown.rows]
         whole = right or _are_numbers(column)
         if whole and too_wide:
             heading = textwrap.fill(heading, max(map(len, column)), break_long_words=False, break_on_hyphens=False)
         table.add_column(Text(heading), justify="right" if right else "left", no_wrap=whole)
-    for row in found.rows:
+    for row in shown.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
 

@@ -105,9 +105,9 @@ class Application:
         if self.open > most:
             raise Refusal(429, f"{most} requests are in work already; try again in a moment", code="queue_full")
         if path not in self.model.paths:
-            there = f"this model has {', '.join(self.model.paths)}"
+            paths = f"this model has {', '.join(self.model.paths)}"
             reason = self.model.no_prediction or "it does not tell labels of documents"
-            raise Refusal(404, f"{path} is not for {self.model.name}: {reason}; {there}", code="not_for_this_model")
+            raise Refusal(404, f"{path} is not for {self.model.name}: {reason}; {paths}", code="not_for_this_model")
         asked = read_request(await self._body(request), path, self.model.name)
         answering = asyncio.create_task(self.answerer.answer(asked, path))
         leaving = asyncio.ensure_future(request.receive())  # what comes after the body: that the client is gone

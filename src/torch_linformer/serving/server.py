@@ -53,15 +53,15 @@ def address(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def connections_at_most(wanted: int) -> int:
+def connections_at_most(connections: int) -> int:
     """So many, or fewer where the process may not open so many files."""
     if resource is None:
-        return wanted
+        return connections
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = files - len(os.listdir("/dev/fd")) - SPARE
     if most < 1:
         raise InputError(f"ulimit -n is {files}, which leaves no descriptor for a client; allow {2 * SPARE} or more")
-    return wanted if files == resource.RLIM_INFINITY else min(wanted, most)
+    return connections if files == resource.RLIM_INFINITY else min(connections, most)
 
 
 def serve(application: Application, bound: socket.socket, most: int, on_ready: Callable[[], object]) -> int:
@@ -103,8 +103,12 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
         if len(self.connections) > self.most:
-            idle = [each for each in self.connections if isinstance(each, Connection) and each.is_idle]
-            longest = min(idle, key=lambda each: each.idle_since)
+            idle = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, Connection) and connection.is_idle
+            ]
+            longest = min(idle, key=lambda connection: connection.idle_since)
             self.connections.discard(longest)
             longest.transport.close()
 

@@ -105,18 +105,18 @@ def compression_baseline(train_texts: Sequence[str], test_texts: Sequence[str], 
         seed: of the draw.
     """
     known = _first_bytes(train_texts, 600_000, seed, most_of_each=30_000)
-    wanted = _first_bytes(test_texts, 290_000, seed)
-    return 8 * max(0, len(bz2.compress(known + wanted)) - len(bz2.compress(known))) / len(wanted)
+    test_bytes = _first_bytes(test_texts, 290_000, seed)
+    return 8 * max(0, len(bz2.compress(known + test_bytes)) - len(bz2.compress(known))) / len(test_bytes)
 
 
 def _first_bytes(texts: Sequence[str], most: int, seed: int, most_of_each: int | None = None) -> bytes:
     """Documents one after the other as UTF-8, in the order of :class:`PackedRows`, up to ``most`` bytes."""
-    found = bytearray()
+    beginning = bytearray()
     for index in np.random.default_rng(seed).permutation(len(texts)):
-        found += texts[int(index)][:most_of_each].encode()
-        if len(found) >= most:
+        beginning += texts[int(index)][:most_of_each].encode()
+        if len(beginning) >= most:
             break
-    return bytes(found[:most])
+    return bytes(beginning[:most])
 
 
 def _constant(model: Any, answers: Sequence[Any], scored: int) -> np.ndarray:

@@ -21,13 +21,13 @@ def calibration_metrics(labels: Sequence[int], probabilities: np.ndarray) -> Sco
         ``ece``, the expected calibration error; ``nll``, the mean of −ln of the probability of the true label; and
         ``reliability``: ``confidence``, ``accuracy`` and ``documents`` of each bin that has any.
     """
-    true, given = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
-    highest, right = given.max(axis=1), given.argmax(axis=1) == true
+    true, predicted = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
+    highest, right = predicted.max(axis=1), predicted.argmax(axis=1) == true
     bins = np.ceil(highest * BINS).clip(1, BINS)
     reliability = [
         {"confidence": float(highest[here].mean()), "accuracy": float(right[here].mean()), "documents": int(here.sum())}
         for here in (bins == number for number in np.unique(bins))
     ]
     gaps = [row["documents"] * abs(row["accuracy"] - row["confidence"]) for row in reliability]
-    nll = -np.log(given[np.arange(len(true)), true].clip(1e-30)).mean()
+    nll = -np.log(predicted[np.arange(len(true)), true].clip(1e-30)).mean()
     return {"ece": float(sum(gaps) / len(true)), "nll": float(nll), "reliability": reliability}

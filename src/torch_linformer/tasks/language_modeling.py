@@ -64,8 +64,8 @@ class LanguageModeling(Task):
 def sums_of_tokens(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
     """``(B, 3)``: nats, predicted tokens and the sum of ``counted`` ``(B, N)`` in each row."""
     losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none")
-    each = (losses.view_as(labels), labels != IGNORED, counted)
-    return torch.stack([values.sum(dim=-1).float() for values in each], dim=-1)
+    columns = (losses.view_as(labels), labels != IGNORED, counted)
+    return torch.stack([values.sum(dim=-1).float() for values in columns], dim=-1)
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> Tensor:

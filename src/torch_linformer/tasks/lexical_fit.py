@@ -101,18 +101,22 @@ def choose_head(
     vocab_size, labels = sizes
     most = searched(labels if problem == SEVERAL else 1)
     train, validation = (part.first(most) for part in (train, validation))
-    targets, wanted = (_targets(part.known, problem, labels) for part in (train, validation))
+    targets, validation_targets = (_targets(part.known, problem, labels) for part in (train, validation))
     buckets = buckets_for(sum(map(len, train.documents)), vocab_size, labels)
 
     def kinds() -> Iterator[tuple[str, Known, Known]]:
         for kind, number in ((TOKENS, 0), (PAIRS, buckets)):
             head = LexicalHead(vocab_size, number, labels)
             known = learned_features(head, tokenizer, train.documents)
-            yield kind, Known(known, targets), Known(_features(head, tokenizer, validation.documents), wanted)
+            yield (
+                kind,
+                Known(known, targets),
+                Known(_features(head, tokenizer, validation.documents), validation_targets),
+            )
 
     models, score = _TRIALS[problem]
     choice = choose(kinds(), models, score, balanced=balanced)
-    return HeadChoice(choice.kind == PAIRS, choice.model, _scale(choice.decisions, wanted, problem))
+    return HeadChoice(choice.kind == PAIRS, choice.model, _scale(choice.decisions, validation_targets, problem))
 
 
 def _scale(decisions: np.ndarray, targets: np.ndarray, problem: str) -> float:
@@ -124,8 +128,8 @@ def _scale(decisions: np.ndarray, targets: np.ndarray, problem: str) -> float:
         logits = np.exp(logarithm) * decisions
         if problem == ONE:
             return float(-(log_softmax(logits, axis=1) * targets).sum() + logarithm**2 / 2)
-        found = log_expit(logits) * targets + log_expit(-logits) * (1 - targets)
-        return float(-found.mean(axis=1).sum() + logarithm**2 / 2)
+        log_likelihood = log_expit(logits) * targets + log_expit(-logits) * (1 - targets)
+        return float(-log_likelihood.mean(axis=1).sum() + logarithm**2 / 2)
 
     return float(np.exp(minimize_scalar(unlikely, bounds=(-_MOST_SCALE, _MOST_SCALE), method="bounded").x))
 
@@ -162,8 +166,8 @@ def fit_head(
     """
     features = learned_features(head, tokenizer, learned.documents)
     weight, bias = choice.model.fit(features, _targets(learned.known, problem, len(head.bias)), balanced=balanced)
-    for tensor, found in ((head.weight, weight.T), (head.bias, bias)):
-        tensor.copy_(torch.from_numpy(found * choice.scale))
+    for tensor, values in ((head.weight, weight.T), (head.bias, bias)):
+        tensor.copy_(torch.from_numpy(values * choice.scale))
 
 
 @torch.no_grad()
@@ -196,20 +200,20 @@ def counted(
     """What each token id counts as, which ``lexical`` gets to know, and what the documents have of that."""
     counts_as = _counts_as(tokenizer, len(lexical.counts_as))
     lexical.counts_as.copy_(torch.from_numpy(counts_as))
-    found = (counts_as[np.asarray(document, dtype=np.int64)] for document in documents)
-    return counts_as, [tokens[tokens != NOTHING] for tokens in found]
+    rows = (counts_as[np.asarray(document, dtype=np.int64)] for document in documents)
+    return counts_as, [tokens[tokens != NOTHING] for tokens in rows]
 
 
 def _counts_as(tokenizer: PreTrainedTokenizerFast, size: int) -> np.ndarray:
     """The first token of the same letters for every token id; −1 for special tokens and punctuation."""
     decoder, first, special = tokenizer.backend_tokenizer.decoder, dict[str, int](), set(tokenizer.all_special_ids)
-    found = np.full(size, NOTHING, dtype=np.int64)
+    counts_as = np.full(size, NOTHING, dtype=np.int64)
     for number, token in enumerate(tokenizer.convert_ids_to_tokens(list(range(min(size, len(tokenizer)))))):
         letters = (token if decoder is None else decoder.decode([token])).strip().lower()
         if number not in special and any(unicodedata.category(letter)[0] not in "PZC" for letter in letters):
             # What is no text of its own, a part of a character, is told apart by the token.
-            found[number] = first.setdefault(token if "\ufffd" in letters else letters, number)
-    return found
+            counts_as[number] = first.setdefault(token if "\ufffd" in letters else letters, number)
+    return counts_as
 
 
 def _fill(head: LexicalHead, documents: Sequence[np.ndarray]) -> None:
@@ -232,8 +236,8 @@ def counts_of(lexical: LexicalFeatures, documents: Sequence[np.ndarray]) -> Any:
     columns = []
     for tokens in documents:
         ids = torch.from_numpy(tokens)[None]
-        found, known = lexical.features(ids, torch.ones_like(ids, dtype=torch.bool))
-        columns.append(found[known].numpy())
+        features, known = lexical.features(ids, torch.ones_like(ids, dtype=torch.bool))
+        columns.append(features[known].numpy())
     ends = np.cumsum([0, *map(len, columns)])
     flat = np.concatenate(columns)
     counts = csr_matrix((np.ones(len(flat)), flat, ends), shape=(len(columns), len(lexical.idf)))

@@ -53,15 +53,17 @@ def fit_vector(
     counts_as, tokens = counted(lexical, tokenizer, [*documents, *queries])
     counts = counts_of(lexical, tokens)
     counts.data = 1 + np.log(counts.data)
-    found, wanted = counts[: len(documents)], counts[len(documents) :]
-    weights = np.log((1 + len(documents)) / (1 + found.getnnz(axis=0)))
-    weights *= np.exp(learn_weights(found.multiply(weights), wanted.multiply(weights), judgments, seed))
+    of_documents, of_queries = counts[: len(documents)], counts[len(documents) :]
+    weights = np.log((1 + len(documents)) / (1 + of_documents.getnnz(axis=0)))
+    weights *= np.exp(learn_weights(of_documents.multiply(weights), of_queries.multiply(weights), judgments, seed))
     with torch.no_grad():
         lexical.idf.copy_(torch.from_numpy(weights))
-    loads = np.asarray(normalize(found.multiply(weights).tocsr()).power(2).mean(axis=0)).ravel()
-    there = np.unique(counts_as[counts_as != NOTHING])
+    loads = np.asarray(normalize(of_documents.multiply(weights).tocsr()).power(2).mean(axis=0)).ravel()
+    counted_ids = np.unique(counts_as[counts_as != NOTHING])
     seldom = loads[loads > 0].min(initial=1.0) / 2  # what a token is taken to weigh that no document has
-    lexical.columns[torch.from_numpy(there)] = torch.tensor(_balanced(np.maximum(loads[there], seldom), lexical.width))
+    lexical.columns[torch.from_numpy(counted_ids)] = torch.tensor(
+        _balanced(np.maximum(loads[counted_ids], seldom), lexical.width)
+    )
 
 
 def learn_weights(documents: Any, queries: Any, judgments: Judgments, seed: int) -> np.ndarray:
@@ -77,8 +79,8 @@ def learn_weights(documents: Any, queries: Any, judgments: Judgments, seed: int)
         judgments: which documents each query should find.
         seed: of the order of the queries.
     """
-    there = min(documents.shape[0], MOST_DOCUMENTS)
-    known, judgments = _sparse(documents.tocsr()[:there]), judgments.among(there)
+    number = min(documents.shape[0], MOST_DOCUMENTS)
+    known, judgments = _sparse(documents.tocsr()[:number]), judgments.among(number)
     squares = (known * known).coalesce()
     asked = np.flatnonzero(judgments.wanted > 0)
     theta = torch.zeros(documents.shape[1], requires_grad=True)
@@ -90,7 +92,7 @@ def learn_weights(documents: Any, queries: Any, judgments: Judgments, seed: int)
         relevant, candidates = map(torch.from_numpy, judgments.of(rows))
         factors = (2 * theta).exp()
         words = torch.from_numpy(queries[rows].toarray()).float()
-        lengths = [(each @ factors).clamp(min=1e-12).sqrt() for each in (words.square(), squares)]
+        lengths = [(squares_of_side @ factors).clamp(min=1e-12).sqrt() for squares_of_side in (words.square(), squares)]
         cosines = torch.sparse.mm(known, (words * factors).T).T / (lengths[0][:, None] * lengths[1])
         loss = surprise(cosines * scale.exp(), relevant, candidates)
         loss = loss + NEAR_IDF * theta.square().sum() / len(asked)
@@ -102,7 +104,7 @@ def learn_weights(documents: Any, queries: Any, judgments: Judgments, seed: int)
 
 def surprise(scores: Tensor, relevant: Tensor, candidates: Tensor) -> Tensor:
     """How surprising it is that a query finds one of its documents among the candidates, in nats; all ``(Q, D)``."""
-    chosen, among = (scores.masked_fill(~each, float("-inf")).logsumexp(dim=1) for each in (relevant, candidates))
+    chosen, among = (scores.masked_fill(~kept, float("-inf")).logsumexp(dim=1) for kept in (relevant, candidates))
     return (among - chosen).mean()
 
 
@@ -116,9 +118,9 @@ def _sparse(matrix: Any) -> Tensor:
 def _balanced(loads: np.ndarray, columns: int) -> list[int]:
     """A column for each load: for the largest first, the one with the least sum so far."""
     sums = [(0.0, column) for column in range(columns)]
-    found = [0] * len(loads)
+    column_of = [0] * len(loads)
     for number in np.argsort(-loads, kind="stable").tolist():
         load, column = sums[0]
-        found[number] = column
+        column_of[number] = column
         heapq.heapreplace(sums, (load + loads[number], column))
-    return found
+    return column_of

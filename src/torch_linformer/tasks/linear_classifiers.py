@@ -35,12 +35,12 @@ def best_threshold(true: np.ndarray, probabilities: np.ndarray) -> float:
     Returns:
         a number between 0 and 1, halfway between the two probabilities that it separates.
     """
-    wanted, given = np.ravel(true), np.ravel(probabilities).astype(np.float64)
-    order = np.argsort(-given, kind="stable")
-    falling = np.append(given[order], 0.0)
-    f1 = 2 * wanted[order].cumsum() / (np.arange(1, len(given) + 1) + max(1, wanted.sum()))
+    labels, scores = np.ravel(true), np.ravel(probabilities).astype(np.float64)
+    order = np.argsort(-scores, kind="stable")
+    falling = np.append(scores[order], 0.0)
+    f1 = 2 * labels[order].cumsum() / (np.arange(1, len(scores) + 1) + max(1, labels.sum()))
     f1[falling[:-1] == falling[1:]] = 0.0  # equal probabilities are not separated
-    usual = int(np.count_nonzero(given > 0.5))
+    usual = int(np.count_nonzero(scores > 0.5))
     if not len(f1) or f1.max() <= (f1[usual - 1] if usual else 0.0):
         return 0.5
     best = int(np.argmax(f1))
@@ -108,7 +108,7 @@ def _ratios(features: Any, target: np.ndarray) -> np.ndarray:
     """The logarithm of each feature's share under a label over that under the others; 0 where it does not occur."""
     occurs = features.getnnz(axis=0) > 0
     sums = (np.asarray(features[target == label].sum(axis=0)).ravel()[occurs] + SMOOTHING for label in (0, 1))
-    without, having = (found / found.sum() for found in sums)
+    without, having = (counts / counts.sum() for counts in sums)
     ratios = np.zeros(features.shape[1], dtype=features.dtype)
     ratios[occurs] = np.log(having / without)
     return ratios
@@ -190,9 +190,9 @@ def choose(
 
     best, parts = None, None
     for kind, train, validation in kinds:
-        found = trial(kind, train, validation, models[0])
-        if best is None or found.score > best.score:
-            best, parts = found, (train, validation)
+        first_trial = trial(kind, train, validation, models[0])
+        if best is None or first_trial.score > best.score:
+            best, parts = first_trial, (train, validation)
     assert best is not None and parts is not None
     trials = [best, *(trial(best.kind, *parts, model) for model in models[1:])]
     return max(trials, key=lambda choice: choice.score)
@@ -210,15 +210,15 @@ def mean_square_score(predicted: np.ndarray, targets: np.ndarray) -> float:
 
 def one_label_score(decisions: np.ndarray, targets: np.ndarray) -> float:
     """The mean of accuracy and macro F1, of one label a document: both head the report."""
-    given, wanted = decisions.argmax(axis=1), targets.argmax(axis=1)
-    return float((given == wanted).mean() + f1_score(wanted, given, average="macro", zero_division=0)) / 2
+    predicted, true = decisions.argmax(axis=1), targets.argmax(axis=1)
+    return float((predicted == true).mean() + f1_score(true, predicted, average="macro", zero_division=0)) / 2
 
 
 def several_labels_score(decisions: np.ndarray, targets: np.ndarray) -> float:
     """Micro F1 above the best threshold."""
     probabilities = sigmoid(decisions)
-    given = probabilities > best_threshold(targets, probabilities)
-    return float(multilabel_metrics(targets, given, [""] * targets.shape[1])["micro_f1"])
+    predicted = probabilities > best_threshold(targets, probabilities)
+    return float(multilabel_metrics(targets, predicted, [""] * targets.shape[1])["micro_f1"])
 
 
 def sigmoid(decisions: np.ndarray) -> np.ndarray:

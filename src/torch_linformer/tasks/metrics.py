@@ -43,8 +43,8 @@ def classification_metrics(labels: Sequence[int], predictions: Sequence[int], na
     """
     true, predicted = np.asarray(labels, dtype=np.int64), np.asarray(predictions, dtype=np.int64)
     if true.ndim != 1 or true.shape != predicted.shape or not true.size:
-        wanted = "two equally long lists with at least one entry"
-        raise ValueError(f"labels and predictions must be {wanted}, got {true.shape} and {predicted.shape}")
+        expected = "two equally long lists with at least one entry"
+        raise ValueError(f"labels and predictions must be {expected}, got {true.shape} and {predicted.shape}")
     both = np.concatenate([true, predicted])
     if both.min() < 0 or both.max() >= len(names):
         raise ValueError(f"labels must be 0 to {len(names) - 1}, got {both.min()} to {both.max()}")
@@ -117,7 +117,7 @@ def answer_metrics(true: Sequence[Sequence[str]], predicted: Sequence[str]) -> S
     """
     if len(true) != len(predicted) or not len(true):
         raise ValueError(f"each question needs true answers and a predicted one, got {len(true)} and {len(predicted)}")
-    scores = np.array([_answer_scores(golds, given) for golds, given in zip(true, predicted, strict=True)])
+    scores = np.array([_answer_scores(golds, answer) for golds, answer in zip(true, predicted, strict=True)])
     exact_match, f1 = scores.mean(axis=0).tolist()
     means = {"exact_match": exact_match, "f1": f1}
     answered = np.array([len(golds) > 0 for golds in true])
@@ -137,19 +137,19 @@ def regression_metrics(true: Sequence[float], predicted: Sequence[float] | np.nd
     Returns:
         ``mse``, ``mae``, ``spearman``, ``pearson`` (the correlations) and ``r2``.
     """
-    wanted, given = np.asarray(true, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
-    if wanted.ndim != 1 or wanted.shape != given.shape or not wanted.size:
-        shapes = f"{wanted.shape} and {given.shape}"
+    targets, predictions = np.asarray(true, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
+    if targets.ndim != 1 or targets.shape != predictions.shape or not targets.size:
+        shapes = f"{targets.shape} and {predictions.shape}"
         raise ValueError(f"true and predicted must be two equally long lists with at least one entry, got {shapes}")
-    if not np.isfinite(given).all():
+    if not np.isfinite(predictions).all():
         return dict.fromkeys(("mse", "mae", "spearman", "pearson", "r2"), math.nan)
     with np.errstate(over="ignore", invalid="ignore"):  # of a model that has nearly diverged
         return {
-            "mse": float(mean_squared_error(wanted, given)),
-            "mae": float(mean_absolute_error(wanted, given)),
-            "spearman": _correlation(spearmanr, wanted, given),
-            "pearson": _correlation(pearsonr, wanted, given),
-            "r2": float(r2_score(wanted, given)) if np.ptp(wanted) else 0.0,
+            "mse": float(mean_squared_error(targets, predictions)),
+            "mae": float(mean_absolute_error(targets, predictions)),
+            "spearman": _correlation(spearmanr, targets, predictions),
+            "pearson": _correlation(pearsonr, targets, predictions),
+            "r2": float(r2_score(targets, predictions)) if np.ptp(targets) else 0.0,
         }
 
 
@@ -167,19 +167,19 @@ def multilabel_metrics(true: np.ndarray, predicted: np.ndarray, names: Sequence[
         ``micro_f1`` (over all documents and labels together), ``macro_f1``, ``exact_match`` (share of the documents
         whose labels are all right) and ``per_label``.
     """
-    wanted, given = np.asarray(true), np.asarray(predicted)
-    if wanted.ndim != 2 or wanted.shape != given.shape or not wanted.size or wanted.shape[1] != len(names):
+    targets, predictions = np.asarray(true), np.asarray(predicted)
+    if targets.ndim != 2 or targets.shape != predictions.shape or not targets.size or targets.shape[1] != len(names):
         raise ValueError(
             f"true and predicted must be of shape (documents, {len(names)}) with at least one of each,"
-            f" got {wanted.shape} and {given.shape}"
+            f" got {targets.shape} and {predictions.shape}"
         )
-    if not np.isin([wanted, given], (0, 1)).all():
+    if not np.isin([targets, predictions], (0, 1)).all():
         raise ValueError("true and predicted must hold nothing but 0 and 1; round what is predicted first")
     # With one more label, which no document has: scikit-learn takes a single column for one label a document.
-    sides = [np.pad(side.astype(int), ((0, 0), (0, 1))) for side in (wanted, given)]
+    sides = [np.pad(side.astype(int), ((0, 0), (0, 1))) for side in (targets, predictions)]
     ids = range(len(names))
     scores = precision_recall_fscore_support(*sides, labels=ids, average=None, zero_division=0)
-    occur = (wanted.any(axis=0)) | (given.any(axis=0))
+    occur = (targets.any(axis=0)) | (predictions.any(axis=0))
     return {
         "micro_f1": float(precision_recall_fscore_support(*sides, average="micro", zero_division=0)[2]),
         "macro_f1": float(scores[2][occur].mean()) if occur.any() else 0.0,
@@ -229,7 +229,7 @@ def target_metrics(true: Sequence[str], written: Sequence[str]) -> Scores:
     from sacrebleu.metrics.chrf import CHRF
 
     scorer = RougeScorer(["rougeL"], tokenizer=_Words())
-    rouge = [scorer.score(wanted, given)["rougeL"].fmeasure for wanted, given in zip(true, written, strict=True)]
+    rouge = [scorer.score(target, text)["rougeL"].fmeasure for target, text in zip(true, written, strict=True)]
     chrf = CHRF().corpus_score(list(written), [list(true)]).score / 100
     return {"chrf": float(chrf), "rouge_l": float(np.mean(rouge))}
 
@@ -256,22 +256,22 @@ def _as_single_token(tag: str) -> str:
     return tag if tag == "O" else f"S-{tag}"
 
 
-def _answer_scores(golds: Sequence[str], given: str) -> tuple[float, float]:
+def _answer_scores(golds: Sequence[str], answer: str) -> tuple[float, float]:
     """Exact match and F1 of one answer, the best over the true ones."""
-    words = _answer_words(given)
+    words = _answer_words(answer)
     # An answer of which nothing is left is none, as in SQuAD.
-    wanted = [gold for gold in map(_answer_words, golds) if gold] or [[]]
-    return max(float(gold == words) for gold in wanted), max(_overlap(gold, words) for gold in wanted)
+    gold_words = [gold for gold in map(_answer_words, golds) if gold] or [[]]
+    return max(float(gold == words) for gold in gold_words), max(_overlap(gold, words) for gold in gold_words)
 
 
 def _answer_words(answer: str) -> list[str]:
     return _ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split()
 
 
-def _overlap(gold: list[str], given: list[str]) -> float:
-    if not gold or not given:
-        return float(gold == given)
-    return 2 * (Counter(gold) & Counter(given)).total() / (len(gold) + len(given))
+def _overlap(gold: list[str], words: list[str]) -> float:
+    if not gold or not words:
+        return float(gold == words)
+    return 2 * (Counter(gold) & Counter(words)).total() / (len(gold) + len(words))
 
 
 def _correlation(function: Callable[..., Any], one: np.ndarray, other: np.ndarray) -> float:

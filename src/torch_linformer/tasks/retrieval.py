@@ -135,8 +135,10 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         return np.asarray(reduced)
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        there, asked = asked_of(documents, torch.from_numpy(np.asarray(answers)))
-        return retrieval_metrics(lambda begin, end: largest_products(asked[begin:end], there), judgments_of(documents))
+        vectors, asked = asked_of(documents, torch.from_numpy(np.asarray(answers)))
+        return retrieval_metrics(
+            lambda begin, end: largest_products(asked[begin:end], vectors), judgments_of(documents)
+        )
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         texts, judgments = test["text"][:], judgments_of(test)
@@ -200,8 +202,8 @@ def asked_of(documents: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
 
     Documents with a label ask themselves.
     """
-    there = rows[: len(documents)]
-    return there, there if "label" in documents.column_names else rows[len(documents) :]
+    document_rows = rows[: len(documents)]
+    return document_rows, document_rows if "label" in documents.column_names else rows[len(documents) :]
 
 
 def _groups(documents: Dataset) -> np.ndarray:

@@ -74,8 +74,8 @@ def retrieval_metrics(similarities: Similarities, judgments: Judgments) -> dict[
         ``ndcg_at_10``, ``recall_at_10``, ``mrr_at_10``, ``queries`` (that counted), and the ``tallies``: of each
         its nDCG, and 1.
     """
-    wanted = judgments.wanted
-    asked = np.flatnonzero(wanted > 0)
+    number_relevant = judgments.wanted
+    asked = np.flatnonzero(number_relevant > 0)
     discounts = 1 / np.log2(np.arange(2, DEPTH + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])
     gains = np.zeros((len(judgments.queries), DEPTH))
@@ -87,12 +87,12 @@ def retrieval_metrics(similarities: Similarities, judgments: Judgments) -> dict[
         ranking = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
         ranked = np.isfinite(np.take_along_axis(scores, ranking, axis=1))
         gains[begin:end, : ranking.shape[1]] = np.take_along_axis(relevant, ranking, axis=1) & ranked
-    gains, wanted = gains[asked], wanted[asked]
-    ndcg = gains @ discounts / ideal[np.minimum(wanted, DEPTH)]
+    gains, number_relevant = gains[asked], number_relevant[asked]
+    ndcg = gains @ discounts / ideal[np.minimum(number_relevant, DEPTH)]
     first = np.where(gains.any(axis=1), 1 / (1 + gains.argmax(axis=1)), 0.0)
     return {
         "ndcg_at_10": float(ndcg.mean()),
-        "recall_at_10": float((gains.sum(axis=1) / wanted).mean()),
+        "recall_at_10": float((gains.sum(axis=1) / number_relevant).mean()),
         "mrr_at_10": float(first.mean()),
         "queries": len(asked),
         "tallies": {"ndcg_at_10": np.stack([ndcg, np.ones(len(asked))], axis=1)},

@@ -85,8 +85,8 @@ class Tagging(Task):
         return tagging_metrics(documents["label"][:], [[tag for tag, _ in words] for words in answers])
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
-        known, wanted = ((_words(part), part["label"][:]) for part in (train, test))
-        return {"frequent_tag": self.heading(most_frequent_tag_baseline(known, wanted))}
+        known, test_tags = ((_words(part), part["label"][:]) for part in (train, test))
+        return {"frequent_tag": self.heading(most_frequent_tag_baseline(known, test_tags))}
 
     def documents(self, documents: Sequence[Document]) -> dict[str, list[Any]]:
         rows = [

@@ -25,8 +25,8 @@ def tally(score: str, true: Any, predicted: Any) -> np.ndarray:
         return np.stack([_shares_of_macro_f1(true, predicted), one_each], axis=1)
     if score == "mse":
         return np.stack([(true - predicted) ** 2, one_each], axis=1)
-    right, given, wanted = (side.sum(axis=1) for side in (true * predicted, predicted, true))
-    return np.stack([2 * right, given + wanted], axis=1)
+    right, predicted_number, true_number = (side.sum(axis=1) for side in (true * predicted, predicted, true))
+    return np.stack([2 * right, predicted_number + true_number], axis=1)
 
 
 def _shares_of_macro_f1(true: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -36,11 +36,11 @@ def _shares_of_macro_f1(true: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     influence of document i is the mean over labels of :math:`n (2 r_{il} - F_l d_{il}) / d_l`.
     """
     names, numbers = np.unique(np.concatenate([true, predicted]), return_inverse=True)
-    wanted, given = numbers[: len(true)], numbers[len(true) :]
-    right = wanted == given
+    true_ids, predicted_ids = numbers[: len(true)], numbers[len(true) :]
+    right = true_ids == predicted_ids
     of_label = np.bincount(numbers, minlength=len(names))
-    f1 = 2 * np.bincount(wanted[right], minlength=len(names)) / of_label
-    changes = (2 * right - f1[wanted]) / of_label[wanted] - f1[given] / of_label[given]
+    f1 = 2 * np.bincount(true_ids[right], minlength=len(names)) / of_label
+    changes = (2 * right - f1[true_ids]) / of_label[true_ids] - f1[predicted_ids] / of_label[predicted_ids]
     return np.asarray(f1.mean() + len(true) * changes / len(names))
 
 

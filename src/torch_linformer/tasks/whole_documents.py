@@ -71,9 +71,9 @@ label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
         return logits.float().softmax(dim=-1)
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        known, given = self.known(documents), np.argmax(answers, axis=-1)
-        tallies = {score: tally(score, known, given) for score in self.headline}
-        scores = classification_metrics(known, given.tolist(), self.names)
+        known, predicted = self.known(documents), np.argmax(answers, axis=-1)
+        tallies = {score: tally(score, known, predicted) for score in self.headline}
+        scores = classification_metrics(known, predicted.tolist(), self.names)
         return {**scores, **calibration_metrics(known, answers), "tallies": tallies}
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
@@ -121,10 +121,10 @@ labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > m
         return logits.float().sigmoid()
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        known, given = np.asarray(self.known(documents)), np.asarray(answers) > self.threshold
+        known, predicted = np.asarray(self.known(documents)), np.asarray(answers) > self.threshold
         return {
-            **multilabel_metrics(known, given, self.names),
-            "tallies": {"micro_f1": tally("micro_f1", known, given)},
+            **multilabel_metrics(known, predicted, self.names),
+            "tallies": {"micro_f1": tally("micro_f1", known, predicted)},
         }
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:

@@ -104,8 +104,8 @@ class DocumentTrainer(RunTrainer):
             both, lexical = (part.float() for part in logits)
             return torch.stack([lexical, both - lexical], dim=1)
 
-        found = self._found(examples.windows, parts, ignore_keys=[*CACHE_NAMES])  # not "lexical_logits"
-        lexical, rest = torch.from_numpy(_in_their_order(found, examples.windows)).unbind(dim=1)
+        logits_of_parts = self._found(examples.windows, parts, ignore_keys=[*CACHE_NAMES])  # not "lexical_logits"
+        lexical, rest = torch.from_numpy(_in_their_order(logits_of_parts, examples.windows)).unbind(dim=1)
         return LogitParts(lexical, rest)
 
     def logits_of(self, windows: Dataset) -> np.ndarray:
@@ -132,8 +132,10 @@ class DocumentTrainer(RunTrainer):
         answers = self._answers(prediction.predictions, self.validation)
         self.task.tune(answers, self.validation.documents)
         scores = self.task.scores(answers, self.validation.documents)
-        found = {name: scores[name] for name in self.task.validated or self.task.headline}
-        return found if self.rival is None else {**found, **self._behind(scores["tallies"][self.task.best_metric])}
+        headline = {name: scores[name] for name in self.task.validated or self.task.headline}
+        if self.rival is not None:
+            headline |= self._behind(scores["tallies"][self.task.best_metric])
+        return headline
 
     def _behind(self, counted: np.ndarray) -> dict[str, float]:
         """By how much the rival is ahead, below 0 where it is behind, and the standard error of that."""

@@ -76,7 +76,7 @@ class EmbedderVectors:
     def similarities(self) -> dict[str, Similarities]:
         """By the beginning of a document, by the mean of its chunks, and by its best chunk."""
         by_beginning, by_mean = (
-            each if self.queries is None else self.queries for each in (self.beginnings, self.means)
+            vectors if self.queries is None else self.queries for vectors in (self.beginnings, self.means)
         )
         return {
             "beginning_vector": lambda begin, end: by_beginning[begin:end] @ self.beginnings.T,
@@ -91,7 +91,7 @@ def embedder_baselines(start: str, documents: Dataset, device: str, precision: s
     if vectors is None:
         return {}
     judgments = judgments_of(documents)
-    return {name: retrieval_metrics(near, judgments) for name, near in vectors.similarities.items()}
+    return {name: retrieval_metrics(similarity, judgments) for name, similarity in vectors.similarities.items()}
 
 
 def embedder_vectors(start: str, documents: Dataset, device: str, precision: str) -> EmbedderVectors | None:
@@ -145,14 +145,14 @@ class PieceReader:
         tokens = min(tokens, self.tokenizer.model_max_length)
         windows = DocumentEncoder(self.tokenizer, tokens, overflow=overflow, stride=0, prompt=self.prompt)(texts)
         order = np.argsort(windows["length"], kind="stable")[::-1]
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
         for begin in range(0, len(order), _AT_ONCE):
             rows = [{"input_ids": windows["input_ids"][number]} for number in order[begin : begin + _AT_ONCE]]
             batch = {name: ids.to(self.device) for name, ids in self.pad(rows).items()}
             with autocast(self.device, self.precision):
                 hidden = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-            found.append(self.of_hidden_states(hidden, batch["input_ids"], batch["attention_mask"]).cpu())
-        return torch.cat(found).numpy()[np.argsort(order)], np.asarray(windows["document"])
+            parts.append(self.of_hidden_states(hidden, batch["input_ids"], batch["attention_mask"]).cpu())
+        return torch.cat(parts).numpy()[np.argsort(order)], np.asarray(windows["document"])
 
 
 def encoder_baselines(
@@ -185,7 +185,9 @@ def encoder_baselines(
     labels = {part: np.asarray(getattr(splits, part)["label"][:])[rows] for part, rows in numbers.items()}
     kind = "linear" if isinstance(config, LinearConfig | LinformerConfig) else "original"
     return {
-        f"{kind}_{name}": _scores({part: found[:, place] for part, found in states.items()}, labels, numbers["test"])
+        f"{kind}_{name}": _scores(
+            {part: vectors[:, place] for part, vectors in states.items()}, labels, numbers["test"]
+        )
         for place, name in enumerate(("beginning", "chunk_mean"))
     }
 
@@ -195,27 +197,27 @@ def _read(reader: PieceReader, documents: Dataset, tokens: int, seconds: float) 
     begin = time.monotonic()
     for first in range(0, len(documents), _TOGETHER):
         pieces, owners = reader.vectors(documents[first : first + _TOGETHER]["text"], tokens, "windows")
-        found = np.split(pieces, np.flatnonzero(np.diff(owners)) + 1)
-        yield np.stack([(of_document[0], of_document.mean(axis=0)) for of_document in found])
+        pieces_of_documents = np.split(pieces, np.flatnonzero(np.diff(owners)) + 1)
+        yield np.stack([(of_document[0], of_document.mean(axis=0)) for of_document in pieces_of_documents])
         if time.monotonic() - begin > seconds:
             return
 
 
 def _scores(states: dict[str, np.ndarray], labels: dict[str, np.ndarray], numbers: np.ndarray) -> dict[str, Any]:
     """The scores of a logistic regression on states of test documents, with their numbers and tallies."""
-    known, wanted = (np.concatenate([parts["train"], parts["validation"]]) for parts in (states, labels))
+    known, known_labels = (np.concatenate([parts["train"], parts["validation"]]) for parts in (states, labels))
     fold = PredefinedSplit([-1] * len(labels["train"]) + [0] * len(labels["validation"]))
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(model, {"logisticregression__C": COSTS}, cv=fold).fit(known, wanted)
-    given, true = search.predict(states["test"]), labels["test"]
+    search = GridSearchCV(model, {"logisticregression__C": COSTS}, cv=fold).fit(known, known_labels)
+    predicted, true = search.predict(states["test"]), labels["test"]
     scores = {
-        "accuracy": float(np.mean(given == true)),
-        "macro_f1": float(f1_score(true, given, average="macro", zero_division=0)),
+        "accuracy": float(np.mean(predicted == true)),
+        "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0)),
     }
     return {
         **scores,
-        "documents": len(wanted),
+        "documents": len(known_labels),
         "test_documents": len(true),
         "numbers": numbers.tolist(),
-        "tallies": {score: tally(score, true, given) for score in scores},
+        "tallies": {score: tally(score, true, predicted) for score in scores},
     }

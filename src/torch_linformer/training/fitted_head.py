@@ -49,10 +49,10 @@ def fit_head(
     order = np.random.default_rng(trainer.args.seed).permutation(len(windows))[:most]
     read = _read(trainer, windows, order, screen, begin + seconds)
     unseen, rows = pooled_states(trainer, cast(Dataset, validation.windows)), order[: len(read)]
-    labels, wanted = (
-        torch.tensor(cast(Dataset, each)["labels"][:]) for each in (windows.select(rows), validation.windows)
+    labels, unseen_labels = (
+        torch.tensor(cast(Dataset, part)["labels"][:]) for part in (windows.select(rows), validation.windows)
     )
-    weight, bias, ridge, loss = best_head(read, labels, unseen, wanted, model.num_labels, model.loss_of)
+    weight, bias, ridge, loss = best_head(read, labels, unseen, unseen_labels, model.num_labels, model.loss_of)
     with torch.no_grad():
         model.classifier.weight.copy_(weight)
         model.classifier.bias.copy_(bias)
@@ -103,7 +103,7 @@ def best_head(
     known: Tensor,
     labels: Tensor,
     unseen: Tensor,
-    wanted: Tensor,
+    unseen_labels: Tensor,
     num_labels: int,
     loss_of: Callable[[Tensor, Tensor], Tensor],
 ) -> tuple[Tensor, Tensor, float, float]:
@@ -119,7 +119,7 @@ def best_head(
         known: states of the training documents, and
         labels: what ``loss_of`` wants beside logits of them.
         unseen: states of the validation documents, and
-        wanted: their labels.
+        unseen_labels: their labels.
         num_labels: logits of a document.
         loss_of: L of logits ``(n, labels)`` and labels.
 
@@ -134,7 +134,7 @@ def best_head(
     heads = []
     for ridge in RIDGES:
         weight, bias = fit_linear(known, labels, ridge, loss_of, weight, bias)
-        loss = loss_of(unseen @ weight.T + bias, wanted).item()
+        loss = loss_of(unseen @ weight.T + bias, unseen_labels).item()
         heads.append((weight / std, bias - (weight / std) @ mean, ridge, loss))
     return min(heads, key=lambda head: head[-1])
 

@@ -37,16 +37,16 @@ def fit_pieces(trainer: RetrievalTrainer, train: Examples, source: str, screen: 
     begin, pieces = time.monotonic(), cast(PieceVectors, trainer.task.vectors.pieces)
     screen.say("reading the training documents, by the encoder and in chunks by the original")
     original = embedder_vectors(source, train.documents, str(trainer.args.device), precision_of(trainer.args))
-    there, seed = min(len(train.documents), MOST_DOCUMENTS), trainer.args.seed
+    most, seed = min(len(train.documents), MOST_DOCUMENTS), trainer.args.seed
     documents, queries = asked_of(train.documents, torch.from_numpy(np.asarray(trainer.answers_to(train))))
     rows = np.arange(len(queries))
-    relevant, candidates = map(torch.from_numpy, judgments_of(train.documents).among(there).of(rows))
-    lessons = None if original is None else lessons_of(original, len(queries), there, pieces.channels, seed)
-    fit_map(pieces.cpu(), queries, documents[:there], relevant, candidates, lessons, seed)
+    relevant, candidates = map(torch.from_numpy, judgments_of(train.documents).among(most).of(rows))
+    lessons = None if original is None else lessons_of(original, len(queries), most, pieces.channels, seed)
+    fit_map(pieces.cpu(), queries, documents[:most], relevant, candidates, lessons, seed)
     pieces.to(trainer.args.device)
     spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(train.windows["length"][:]))))
     screen.say(
-        f"map of vectors fitted to {there:,} documents and {len(queries):,} queries in {format_duration(spent.seconds)}"
+        f"map of vectors fitted to {most:,} documents and {len(queries):,} queries in {format_duration(spent.seconds)}"
     )
     return spent
 
@@ -66,8 +66,11 @@ def lessons_of(original: EmbedderVectors, queries: int, documents: int, channels
     """Those of the best chunks of the first documents: of so many queries, and of chunks drawn at random."""
     chunks = original.chunks[np.random.default_rng(seed).permutation(len(original.chunks))[:MOST_CHUNKS]]
     asked = original.similarities["best_chunk"](0, queries)
-    near = (torch.from_numpy(np.asarray(each)).float()[:, :documents] for each in (asked, original.best_chunk(chunks)))
-    return Lessons(next(near), torch.from_numpy(chunks[:, :channels]), next(near))
+    similarities = (
+        torch.from_numpy(np.asarray(products)).float()[:, :documents]
+        for products in (asked, original.best_chunk(chunks))
+    )
+    return Lessons(next(similarities), torch.from_numpy(chunks[:, :channels]), next(similarities))
 
 
 def fit_map(
@@ -113,7 +116,7 @@ def fit_map(
             texts = torch.from_numpy(draws.permutation(len(lessons.texts))[:TEXTS])
             of_texts = SCALE * largest_products(pieces.mapped(lessons.texts[texts]), mapped)
             others = ~candidates[rows]
-            asking = (each.masked_fill(others, UNLIKELY) for each in (scores, SCALE * lessons.queries[rows]))
+            asking = (logits.masked_fill(others, UNLIKELY) for logits in (scores, SCALE * lessons.queries[rows]))
             loss = (1 - DISTILLED) * loss + DISTILLED * _divergence(*asking)
             loss = loss + OF_TEXTS * _divergence(of_texts, SCALE * lessons.of_texts[texts])
         loss = loss + NEAR_IDENTITY / len(asked) * (weights.weight - identity).square().sum()

@@ -155,13 +155,17 @@ def weigh(
         multiply(model.classifier, b)
     else:
         model.lexical, model.config.lexical_buckets, task.lexical = None, None, False
-    found = {"lexical": (known.lexical, unseen.lexical), "rest": (known.rest, unseen.rest), "both": (both, both_unseen)}
+    by_part = {
+        "lexical": (known.lexical, unseen.lexical),
+        "rest": (known.rest, unseen.rest),
+        "both": (both, both_unseen),
+    }
     scores = {}
-    for name in sorted(found, key=lambda name: name == ("both" if kept else "rest")):  # the model's own tunes it last
-        validated, tested = found[name]
+    for name in sorted(by_part, key=lambda name: name == ("both" if kept else "rest")):  # the model's own tunes it last
+        validated, tested = by_part[name]
         task.tune(trainer.answers_of_logits(validated, validation), validation.documents)
         scores[name] = task.scores(trainer.answers_of_logits(tested, test), test.documents)
-    logits = found["both" if kept else "rest"]
+    logits = by_part["both" if kept else "rest"]
     return Weighing("lexical head", (a, b), losses, scores, gained, task.best_metric, kept, logits)
 
 
@@ -242,8 +246,8 @@ def weigh_vectors(
             words.reshape(len(words), *[1] * (rest.ndim - 2), -1), (*rest.shape[:-1], lexical.width)
         )
         both = np.concatenate([rest * (1 - lexical.share) ** 0.5, beside * lexical.share**0.5], axis=-1)
-        found = {"lexical": words, "rest": rest, "both": both}
-        return {name: task.scores(vectors, examples.documents) for name, vectors in found.items()}
+        vectors_of = {"lexical": words, "rest": rest, "both": both}
+        return {name: task.scores(vectors, examples.documents) for name, vectors in vectors_of.items()}
 
     validated = scores(known_words, known, validation)
     both, rest = (validated[part]["tallies"][task.best_metric] for part in ("both", "rest"))
@@ -257,12 +261,12 @@ def weigh_vectors(
 
 def sketches(lexical: LexicalVector, examples: Examples) -> np.ndarray:
     """The lexical part of the vector of each document and query, all of which is read."""
-    windows, found = cast(Dataset, examples.windows), []
+    windows, rows_of_sketches = cast(Dataset, examples.windows), []
     for rows in windows.select_columns(["input_ids", "whole_ids"]).iter(AT_ONCE):
         ids = [torch.tensor(whole or row) for row, whole in zip(*rows.values(), strict=True)]
         mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
-        found.append(lexical.sketch(pad_sequence(ids, batch_first=True), mask))
-    return torch.cat(found).numpy()
+        rows_of_sketches.append(lexical.sketch(pad_sequence(ids, batch_first=True), mask))
+    return torch.cat(rows_of_sketches).numpy()
 
 
 def _similarities(
@@ -276,6 +280,6 @@ def _similarities(
     most = max(1, MOST_SIMILARITIES // documents)
     asked = np.random.default_rng(0).permutation(asked)[:most]
     relevant, candidates = map(torch.from_numpy, judgments.of(asked))
-    parts = (asked_of(examples.documents, torch.from_numpy(each)) for each in (words, rest))
-    by_words, by_rest = (largest_products(asking[asked], there) for there, asking in parts)
+    parts = (asked_of(examples.documents, torch.from_numpy(vectors)) for vectors in (words, rest))
+    by_words, by_rest = (largest_products(asking[asked], answering) for answering, asking in parts)
     return (by_words, by_rest), relevant, candidates

@@ -125,11 +125,11 @@ def check_options(settings: Any, positive: Sequence[str], least: Mapping[str, in
         if value is not None and value < lowest:
             raise InputError(f"{flag(name)} must be at least {lowest}, got {value}")
     for name in ("max_length", "max_target_length"):
-        needed, there = 8 * (getattr(settings, name, None) or 0), memory_bytes()
-        if needed > there:
+        needed, memory = 8 * (getattr(settings, name, None) or 0), memory_bytes()
+        if needed > memory:
             raise InputError(
                 f"{flag(name)} {getattr(settings, name)}: numbering the tokens of one text takes "
-                f"{format_bytes(needed)}, and this machine has {format_bytes(there)}; take fewer tokens"
+                f"{format_bytes(needed)}, and this machine has {format_bytes(memory)}; take fewer tokens"
             )
     if not 0 <= settings.seed < 2**32:
         raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
@@ -167,9 +167,9 @@ def check_names(options: Iterable[str], known: Iterable[str], function: str) -> 
     known = list(known)
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise TypeError(f"{function}() has no option {name!r}; {there}")
+            similar = get_close_matches(name, known, n=1)
+            suggestion = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(known)}"
+            raise TypeError(f"{function}() has no option {name!r}; {suggestion}")
 
 
 def read_config(path: str, settings: type) -> dict[str, Any]:
@@ -197,25 +197,25 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
         if name in kinds:
             options[name] = _convert(value, kinds[name], f"--config {path}: {key}")
         else:
-            near = get_close_matches(key.replace("_", "-"), spelled, n=1)
-            there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(spelled)}"
-            raise InputError(f"--config {path}: unknown option {key!r}; {there}")
+            similar = get_close_matches(key.replace("_", "-"), spelled, n=1)
+            suggestion = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(spelled)}"
+            raise InputError(f"--config {path}: unknown option {key!r}; {suggestion}")
     return options
 
 
-def _convert(value: Any, wanted: str, where: str) -> Any:
+def _convert(value: Any, type_name: str, where: str) -> Any:
     """A TOML value as the type that a field has: numbers may stand for text and whole numbers for fractions."""
-    if "bool" in wanted:
+    if "bool" in type_name:
         if not isinstance(value, bool):
             raise InputError(f"{where} must be true or false, got {value!r}")
         return value
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InputError(f"{where} must be a number or text, got {value!r}")
-    if "float" in wanted and isinstance(value, (int, float)):
+    if "float" in type_name and isinstance(value, (int, float)):
         return float(value)
-    if "int" in wanted and isinstance(value, int):
+    if "int" in type_name and isinstance(value, int):
         return value
-    if "str" in wanted:
+    if "str" in type_name:
         return str(value)
-    kind = "a whole number" if "int" in wanted else "a number"
+    kind = "a whole number" if "int" in type_name else "a number"
     raise InputError(f"{where} must be {kind}, got {value!r}")

@@ -84,10 +84,10 @@ class Outcome:
     @property
     def parts(self) -> dict[str, dict[str, float]]:
         """The headline scores of the lexical head, and of a model that has one without it."""
-        found = self.lexical
-        if found is None:
+        lexical = self.lexical
+        if lexical is None:
             return {}
-        return {part: self.task.heading(found.test[part]) for part in PARTS if part == "lexical" or found.kept}
+        return {part: self.task.heading(lexical.test[part]) for part in PARTS if part == "lexical" or lexical.kept}
 
     @cached_property
     def verdict(self) -> str:
@@ -96,9 +96,9 @@ class Outcome:
         if self.lexical is not None and not self.is_head_only:
             simple[PARTS["lexical"].format(f"its {self.lexical.part}")] = self.lexical.test["lexical"]
         task, advice, method = self.task, _advice(self), self.method if self.is_head_only else ""
-        said = verdict(task.headline, task.larger_is_better, self.scores, simple, advice, task.counted, method)
+        sentence = verdict(task.headline, task.larger_is_better, self.scores, simple, advice, task.counted, method)
         alone = "The transformer has no weight in this model, and so has won nothing. " if self.is_head_only else ""
-        return (alone + said).strip()
+        return (alone + sentence).strip()
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -186,7 +186,9 @@ def _scores(outcome: Outcome) -> Section:
     task, scores = outcome.task, {outcome.method: outcome.scores}
     if outcome.lexical is not None:
         part, itself = outcome.lexical.part, "lexical" if outcome.is_head_only else None
-        scores |= {PARTS[name].format(part): found for name, found in outcome.parts.items() if name != itself}
+        scores |= {
+            PARTS[name].format(part): scores_of_part for name, scores_of_part in outcome.parts.items() if name != itself
+        }
     scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
     keys = task.headline
     rows = [(name, *(format_score(row[key]) if key in row else None for key in keys)) for name, row in scores.items()]
@@ -251,14 +253,14 @@ def _data(outcome: Outcome) -> list[Section]:
 
 
 def _settings(outcome: Outcome) -> dict[str, object]:
-    given = {name: value for name, value in asdict(outcome.settings).items() if outcome.settings.applies(name)}
+    chosen = {name: value for name, value in asdict(outcome.settings).items() if outcome.settings.applies(name)}
     config = own_fields(outcome.model.config)
-    found = {"K": str(config.k), "device": outcome.device, "precision": outcome.precision}
+    decided = {"K": str(config.k), "device": outcome.device, "precision": outcome.precision}
     if config.problem_type == "multi_label_classification":
-        found["labels predicted above"] = f"{config.threshold:.3g}"
+        decided["labels predicted above"] = f"{config.threshold:.3g}"
     if config.max_answer_length is not None:
-        found["tokens of an answer at most"] = str(config.max_answer_length)
-    return {**{flag(name): str(value) for name, value in given.items() if value is not None}, **found}
+        decided["tokens of an answer at most"] = str(config.max_answer_length)
+    return {**{flag(name): str(value) for name, value in chosen.items() if value is not None}, **decided}
 
 
 def _model_card(outcome: Outcome) -> str:

@@ -83,11 +83,11 @@ def own_part(piece: Tensor) -> Tensor:
 
 def whole_state(state: dict[str, Any]) -> dict[str, Any]:
     """The state of an optimizer of pieces as that of an optimizer of whole weights, on the CPU."""
-    found = {
-        number: {name: x.cpu() if isinstance(x := of_all(value), Tensor) else x for name, value in each.items()}
-        for number, each in state["state"].items()
+    states = {
+        number: {name: x.cpu() if isinstance(x := of_all(value), Tensor) else x for name, value in moments.items()}
+        for number, moments in state["state"].items()
     }
-    return {**state, "state": found}
+    return {**state, "state": states}
 
 
 def share_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def share_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
             return value
         return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
 
-    found = {
-        number: {name: part(value, weights[number]) for name, value in each.items()}
-        for number, each in state["state"].items()
+    states = {
+        number: {name: part(value, weights[number]) for name, value in moments.items()}
+        for number, moments in state["state"].items()
     }
-    return {**state, "state": found}
+    return {**state, "state": states}

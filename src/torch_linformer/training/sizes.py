@@ -74,7 +74,7 @@ def suggested_k(reference: str, length: int, size: str, layers: int) -> str:
         raise InputError(f"{option}: name a file of linformer spectrum after the @")
     by_length = _suggestions(match["file"], option)
     if length not in by_length:
-        lengths = ", ".join(f"{each:,}" for each in sorted(by_length))
+        lengths = ", ".join(f"{measured:,}" for measured in sorted(by_length))
         raise InputError(
             f"{option}: has K for {lengths} tokens, not for --max-length {length}; "
             f"measure it with linformer spectrum --length {length}, or take another --max-length"

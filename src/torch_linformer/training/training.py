@@ -152,7 +152,7 @@ class Training:
         settings = self.settings
         measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
         if any(measured.values()):
-            self.screen.say(f"measuring {' and '.join(name for name, wanted in measured.items() if wanted)}")
+            self.screen.say(f"measuring {' and '.join(name for name, is_wanted in measured.items() if is_wanted)}")
         return Outcome(
             settings=settings,
             command=command,

@@ -161,7 +161,7 @@ def verdict(
         counted: what a tally has a row of, in words.
         method: what the model is called, where the sentence should begin with that.
     """
-    known = [name for name in headline if any(name in found for found in baselines.values())]
+    known = [name for name in headline if any(name in scores for scores in baselines.values())]
     tallied = [name for name in known[1:] if name in model.get("tallies", {})]
     clauses: list[str] = []
     clear = True
@@ -184,11 +184,11 @@ def _clause(
     counted: str,
 ) -> tuple[str, bool]:
     """How a model compares with the best baseline by a score, in words, and whether it is clearly better."""
-    rivals = {name: found for name, found in baselines.items() if score in found}
+    rivals = {name: row for name, row in baselines.items() if score in row}
     name = (max if larger_is_better else min)(rivals, key=lambda rival: rivals[rival][score])
     baseline, title = rivals[name], score_title(score)
     gain, evidence, certain = model[score] - baseline[score], "", True
-    if all(score in found.get("tallies", {}) for found in (baseline, model)):
+    if all(score in row.get("tallies", {}) for row in (baseline, model)):
         rows = np.asarray(model["tallies"][score])
         if "numbers" in baseline:  # of the documents that the baseline has drawn
             rows = rows[np.asarray(baseline["numbers"], dtype=np.int64)]

@@ -78,7 +78,7 @@ class LayerAttention:
         Raises:
             ValueError: with ``projection="max"``, which takes each channel from a token of its own.
         """
-        weights, near = self.weights[head], self.window_weights(head)
+        weights, window_weights = self.weights[head], self.window_weights(head)
         if self.is_ordinary:
             return weights
         token_map = weights.new_zeros(len(weights), len(weights))
@@ -87,7 +87,7 @@ class LayerAttention:
                 raise ValueError("projection='max' has no F: a slot takes each channel from a token of its own")
             token_map = weights[:, : self.num_slots] @ self.proj_v[head].mT
         token_map.index_add_(1, self.exact, self.exact_weights(head))
-        return token_map if near is None else token_map + spread_window(near)
+        return token_map if window_weights is None else token_map + spread_window(window_weights)
 
     def exact_weights(self, head: int) -> Tensor:
         """The weights of the exact tokens, ``(N, T)``."""
@@ -98,11 +98,11 @@ class LayerAttention:
         return None if self.reach is None else self.weights[head, :, self.num_slots + len(self.exact) :]
 
 
-def spread_window(near: Tensor) -> Tensor:
+def spread_window(band: Tensor) -> Tensor:
     """Weights of the positions around each of N tokens, ``(N, 2r + 1)``, as ``(N, N)``."""
-    length, reach = near.shape[0], near.shape[1] // 2
-    column = (torch.arange(length).unsqueeze(-1) + torch.arange(2 * reach + 1)).to(near.device)
-    return near.new_zeros(length, length + 2 * reach).scatter(1, column, near)[:, reach : reach + length]
+    length, reach = band.shape[0], band.shape[1] // 2
+    column = (torch.arange(length).unsqueeze(-1) + torch.arange(2 * reach + 1)).to(band.device)
+    return band.new_zeros(length, length + 2 * reach).scatter(1, column, band)[:, reach : reach + length]
 
 
 def projection_matrix(projection: SequenceProjection, length: int, like: Tensor) -> Tensor:
@@ -139,15 +139,15 @@ def attention_of_layers(
             keep = attention.register_forward_pre_hook(lambda read, args: inputs.update({read: args[0]}))
             hooks.enter_context(keep)
         outputs = backbone(input_ids, output_attentions=True, use_cache=False)
-    made: dict[object, Tensor] = {}
+    matrices: dict[object, Tensor] = {}
     return {
-        number: _look(attention, inputs[attention], outputs.attentions[number][0], backbone, made)
+        number: _look(attention, inputs[attention], outputs.attentions[number][0], backbone, matrices)
         for number, attention in chosen.items()
     }
 
 
 def _look(
-    attention: Attention, x: Tensor, weights: Tensor, backbone: LinformerModel, made: dict[object, Tensor]
+    attention: Attention, x: Tensor, weights: Tensor, backbone: LinformerModel, matrices: dict[object, Tensor]
 ) -> LayerAttention:
     """What an attention did, that read ``x`` ``(1, N, C)`` and had these ``weights`` ``(H, N, S)``."""
     context = attention.context
@@ -156,7 +156,7 @@ def _look(
         return LayerAttention(weights=weights.cpu(), proj_k=None, proj_v=None, exact=none, reach=None, num_slots=0)
     inputs = Pair(x, x)
     heads = attention.head_maps.heads(inputs) if context.k else inputs
-    return layer_with_slots(context, x, (inputs, heads), weights, made, backbone.encoder.shared_projection)
+    return layer_with_slots(context, x, (inputs, heads), weights, matrices, backbone.encoder.shared_projection)
 
 
 def layer_with_slots(
@@ -164,7 +164,7 @@ def layer_with_slots(
     like: Tensor,
     read: tuple[Pair, Pair],
     weights: Tensor,
-    made: dict[object, Tensor],
+    matrices: dict[object, Tensor],
     shared: SequenceMap | None = None,
 ) -> LayerAttention:
     """What a context did in one document.
@@ -174,15 +174,15 @@ def layer_with_slots(
         like: a sequence ``(1, N, ·)`` of the document.
         read: inputs and heads of its keys and values; a context without slots looks at neither.
         weights: ``(H, N, S)``.
-        made: the matrices that no input changes, of the layers before; it is added to.
+        matrices: the matrices that no input changes, of the layers before; it is added to.
         shared: the map of a context without its own.
     """
     proj_k, proj_v = None, None
     if context.k:
         maps = context.maps(shared)
         scored = maps.scored(*read)
-        proj_k = _matrix_of_heads(maps.key, scored.key, weights, made)
-        proj_v = proj_k if maps.is_one else _matrix_of_heads(maps.value, scored.value, weights, made)
+        proj_k = _matrix_of_heads(maps.key, scored.key, weights, matrices)
+        proj_v = proj_k if maps.is_one else _matrix_of_heads(maps.value, scored.value, weights, matrices)
     return LayerAttention(
         weights=weights.cpu(),
         proj_k=proj_k,
@@ -194,7 +194,7 @@ def layer_with_slots(
 
 
 def _matrix_of_heads(
-    projection: SequenceMap, scored: Tensor, weights: Tensor, made: dict[object, Tensor]
+    projection: SequenceMap, scored: Tensor, weights: Tensor, matrices: dict[object, Tensor]
 ) -> Tensor | None:
     """The matrix of every query head, ``(H, N, K)``; one that no input changes is made once for all its layers."""
     heads, length = weights.shape[:2]
@@ -204,10 +204,10 @@ def _matrix_of_heads(
         return None
     # A map without parameters is the same in every layer.
     owner = (projection.window, projection.k) if projection.weight is None else projection
-    if owner not in made:
+    if owner not in matrices:
         matrix = projection_matrix(projection, length, weights).cpu()
-        made[owner] = _repeated(matrix if matrix.dim() == 3 else matrix.unsqueeze(0), heads)
-    return made[owner]
+        matrices[owner] = _repeated(matrix if matrix.dim() == 3 else matrix.unsqueeze(0), heads)
+    return matrices[owner]
 
 
 def _repeated(matrices: Tensor, heads: int) -> Tensor:
@@ -227,7 +227,7 @@ def attention_of_encoder(
     """
     chosen, running, seen = set(layers), count(), dict[int, LayerAttention]()
     numbers: list[int] = []  # of the layers that have begun
-    made: dict[object, Tensor] = {}
+    matrices: dict[object, Tensor] = {}
 
     def ask_for_weights(context: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         numbers.append(next(running))
@@ -240,7 +240,7 @@ def attention_of_encoder(
             heads = Pair(args[1], args[2])
             like = heads.key[:, 0]  # its order of tokens is that of all heads
             seen[numbers[-1]] = layer_with_slots(
-                cast(EncoderContext, context), like, (heads, heads), output[1][0], made
+                cast(EncoderContext, context), like, (heads, heads), output[1][0], matrices
             )
 
     with ExitStack() as stack:

@@ -64,8 +64,8 @@ def plot_projections(inspection: Inspection, layer: int = 0, head: int = 0) -> F
 
 def _layer(inspection: Inspection, layer: int, head: int) -> LayerAttention:
     if layer not in inspection.layers:
-        there = ", ".join(map(str, inspection.layers))
-        raise ValueError(f"layer must be one that was inspected ({there}), got {layer}")
+        layers = ", ".join(map(str, inspection.layers))
+        raise ValueError(f"layer must be one that was inspected ({layers}), got {layer}")
     heads = inspection.layers[layer].weights.shape[0]
     if not 0 <= head < heads:
         raise ValueError(f"head must lie between 0 and {heads - 1}, got {head}")

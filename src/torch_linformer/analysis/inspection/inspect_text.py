@@ -111,7 +111,7 @@ def inspect_text(
     try:
         on_progress("attention")
         is_ours = isinstance(backbone, LinformerModel)
-        found = (attention_of_layers if is_ours else attention_of_encoder)(backbone, input_ids, chosen)
+        attention = (attention_of_layers if is_ours else attention_of_encoder)(backbone, input_ids, chosen)
         answer = None
         if head_of(model) == "rows":
             on_progress("which tokens the answer draws on")
@@ -124,7 +124,7 @@ def inspect_text(
         spans=[tuple(span) for span in encoding["offset_mapping"]],
         num_tokens=encoding["num_tokens"],
         config=config,
-        layers=found,
+        layers=attention,
         answer=answer,
         lexical=getattr(model, "lexical", None) is not None,
         exact_below=_exact_below(config, len(encoding["input_ids"])),

@@ -119,8 +119,11 @@ def _data(inspection: Inspection, packed: dict[str, Any], figures: dict[str, Any
         and {
             "labels": [visible(label) for label in answer.labels],
             "passages": [
-                [{**each._asdict(), "text": shown_passage(inspection.text, spans, each)} for each in found]
-                for found in ranked
+                [
+                    {**passage._asdict(), "text": shown_passage(inspection.text, spans, passage)}
+                    for passage in passages_of_label
+                ]
+                for passages_of_label in ranked
             ],
             "relevance": [[float(f"{value:.7g}") for value in row] for row in answer.relevance.values.tolist()],
         },

@@ -69,7 +69,7 @@ def _pack_layer(number: int, layer: LayerAttention, block: int, arrays: Arrays) 
     weights = [block_means(matrix, block) for matrix in layer.weights]
     if layer.is_ordinary:
         weights = [block_means(matrix.mT, block).mT for matrix in weights]
-    near = [layer.window_weights(head) for head in range(len(weights))]
+    window_weights = [layer.window_weights(head) for head in range(len(weights))]
     return {
         "number": number,
         "ordinary": layer.is_ordinary,
@@ -79,7 +79,7 @@ def _pack_layer(number: int, layer: LayerAttention, block: int, arrays: Arrays) 
         "weights": [arrays.add(matrix) for matrix in weights],
         "projK": _pack_heads(layer.proj_k, block, arrays),
         "projV": _pack_heads(layer.proj_v, block, arrays),
-        "near": [arrays.add(block_band(matrix, block)) for matrix in near if matrix is not None],
+        "near": [arrays.add(block_band(matrix, block)) for matrix in window_weights if matrix is not None],
     }
 
 
@@ -98,20 +98,20 @@ def block_means(matrix: Tensor, block: int) -> Tensor:
     return torch.stack([rows.mean(dim=0) for rows in torch.split(matrix, block)])
 
 
-def block_band(near: Tensor, block: int) -> Tensor:
+def block_band(band: Tensor, block: int) -> Tensor:
     """Means over blocks of a local window's map: ``(N, 2r + 1)`` to ``(⌈N / block⌉, 2m + 1)``.
 
     Column c of row I is the mean of ``spread_window(near)`` over the tokens of block I and those of block I + c − m.
     """
-    length, reach = near.shape[0], near.shape[1] // 2
+    length, reach = band.shape[0], band.shape[1] // 2
     blocks, farthest = -(-length // block), (block - 1 + reach) // block
-    row = torch.arange(length).unsqueeze(-1).expand_as(near)
+    row = torch.arange(length).unsqueeze(-1).expand_as(band)
     column = row + torch.arange(-reach, reach + 1)
     inside = (column >= 0) & (column < length)
     from_block, to_block = row[inside] // block, column[inside] // block
-    sums = near.new_zeros(blocks, 2 * farthest + 1)
-    sums.index_put_((from_block, to_block - from_block + farthest), near[inside], accumulate=True)
-    tokens = torch.full((blocks,), float(block)).to(near)
+    sums = band.new_zeros(blocks, 2 * farthest + 1)
+    sums.index_put_((from_block, to_block - from_block + farthest), band[inside], accumulate=True)
+    tokens = torch.full((blocks,), float(block)).to(band)
     tokens[-1] = length - block * (blocks - 1)
     of_columns = (torch.arange(blocks).unsqueeze(-1) + torch.arange(-farthest, farthest + 1)).clamp(0, blocks - 1)
     return sums / (tokens.unsqueeze(-1) * tokens[of_columns])

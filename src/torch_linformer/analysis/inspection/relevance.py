@@ -134,11 +134,11 @@ def lexical_shares(head: LexicalHead, input_ids: Tensor) -> Tensor:
     tokens = counted_as[places].unsqueeze(0)
     features, counted = head.features(tokens, torch.ones_like(tokens, dtype=torch.bool))
     occurring = torch.nonzero(counted[0])[:, 0]  # the tokens, and after them each token's pair with the next one
-    found = features[0, occurring]
+    occurring_features = features[0, occurring]
     accurate = torch.promote_types(head.weight.dtype, torch.float32)
-    counts = torch.bincount(found, minlength=len(head.idf)).to(accurate)
+    counts = torch.bincount(occurring_features, minlength=len(head.idf)).to(accurate)
     weights = nn.functional.normalize(torch.where(counts > 0, (1 + counts.log()) * head.idf, 0.0), dim=0)
-    added = (weights / counts)[found].unsqueeze(-1) * head.weight[found]
+    added = (weights / counts)[occurring_features].unsqueeze(-1) * head.weight[occurring_features]
     pairs = occurring >= len(places)
     added[pairs] /= 2
     second = places[occurring[pairs] - len(places) + 1]
@@ -190,13 +190,13 @@ def cut_into_passages(text: str, spans: Sequence[tuple[int, int]]) -> list[range
 
 def ranked_passages(passages: Sequence[range], values: Tensor) -> list[Passage]:
     """The passages of the largest sums of ``values`` (N,), whatever their sign, the largest first; 0 is left out."""
-    found = []
+    ranked = []
     for tokens in passages:
         part = values[tokens.start : tokens.stop]
         strongest = tokens.start + int(part.abs().argmax())
-        found.append(Passage(tokens.start, tokens.stop - 1, float(part.sum()), strongest))
-    found.sort(key=lambda passage: -abs(passage.added))
-    return [passage for passage in found[:MOST_PASSAGES] if passage.added]
+        ranked.append(Passage(tokens.start, tokens.stop - 1, float(part.sum()), strongest))
+    ranked.sort(key=lambda passage: -abs(passage.added))
+    return [passage for passage in ranked[:MOST_PASSAGES] if passage.added]
 
 
 def shown_passage(text: str, spans: Sequence[tuple[int, int]], passage: Passage) -> str:

@@ -73,7 +73,7 @@ def suggest_k(spectrum: Spectrum, level: int) -> Advice:
     enough = spectrum.energy >= level / 100 - 1e-12
     first = enough.int().argmax(dim=-1) + 1
     heads = [
-        [int(k) if found else None for k, found in zip(*rows, strict=True)]
+        [int(k) if is_enough else None for k, is_enough in zip(*rows, strict=True)]
         for rows in zip(first.tolist(), enough[..., -1].tolist(), strict=True)
     ]
     layers = [None if None in ks else max(k for k in ks if k is not None) for ks in heads]
@@ -97,11 +97,11 @@ def loss_beside_window(spectrum: Spectrum) -> dict[int, float]:
 
     At 0 there are no slots. Nothing for a model with a mask, and where all K tried are above the length.
     """
-    found = spectrum.low_rank
-    if found is None or "slots_window_and_exact" not in found.errors:
+    losses = spectrum.low_rank
+    if losses is None or "slots_window_and_exact" not in losses.errors:
         return {}
-    without, by_k = (found.errors[name].mean(dim=(0, 1)) for name in ("window_and_exact", "slots_window_and_exact"))
-    return dict(zip([0, *found.ks], [without[0].item(), *by_k.tolist()], strict=True))
+    without, by_k = (losses.errors[name].mean(dim=(0, 1)) for name in ("window_and_exact", "slots_window_and_exact"))
+    return dict(zip([0, *losses.ks], [without[0].item(), *by_k.tolist()], strict=True))
 
 
 def which_k_is_enough(spectrum: Spectrum) -> str:

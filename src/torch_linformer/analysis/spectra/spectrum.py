@@ -71,9 +71,9 @@ def randomised_singular_values(matrix: Tensor, rank: int, seed: int = 0) -> Sing
     rank = min(rank, matrix.shape[-1])
     with torch.random.fork_rng(devices=[matrix.device] if matrix.is_cuda else []):
         torch.manual_seed(seed)
-        found = torch.svd_lowrank(matrix, q=min(rank + _OVERSAMPLING, matrix.shape[-1]), niter=_PASSES)[1]
+        singular_values = torch.svd_lowrank(matrix, q=min(rank + _OVERSAMPLING, matrix.shape[-1]), niter=_PASSES)[1]
     norm = float(torch.linalg.vector_norm(matrix, dtype=torch.float64))
-    return SingularValues(found[:rank].double().cpu(), norm**2, matrix.shape[-1])
+    return SingularValues(singular_values[:rank].double().cpu(), norm**2, matrix.shape[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,19 +173,22 @@ class SpectrumMean:
     shape: tuple[int, int]
     sums: dict[str, Tensor] = field(default_factory=dict)
 
-    def add(self, layer: int, head: int, found: SingularValues) -> None:
+    def add(self, layer: int, head: int, singular_values: SingularValues) -> None:
         """Add the values of one P."""
-        lowest, highest = found.total()
-        known = found.values.cumsum(0)
+        lowest, highest = singular_values.total()
+        known = singular_values.values.cumsum(0)
         # The sum of all values lies between two bounds, and so does each share of it: the middle, and how far it is.
         below, above = known / highest, known / lowest
-        squares = found.values.square()
+        squares = singular_values.values.square()
         rows = {
-            "singular_values": found.values,
+            "singular_values": singular_values.values,
             "cumulative": (below + above) / 2,
-            "energy": squares.cumsum(0) / (squares.sum() if len(squares) == found.size else found.energy),
+            "energy": squares.cumsum(0)
+            / (squares.sum() if len(squares) == singular_values.size else singular_values.energy),
             "cumulative_error": ((above - below) / 2).max(),
-            "missing_energy": torch.tensor(found.missing_energy if len(squares) < found.size else 0.0),
+            "missing_energy": torch.tensor(
+                singular_values.missing_energy if len(squares) < singular_values.size else 0.0
+            ),
         }
         for name, row in rows.items():
             total = self.sums.setdefault(name, torch.zeros(*self.shape, *row.shape, dtype=torch.float64))
@@ -200,6 +203,6 @@ def _rounded(values: Tensor) -> Any:
     """Nested lists of numbers of six significant digits."""
 
     def shorten(value: Any) -> Any:
-        return [shorten(each) for each in value] if isinstance(value, list) else float(f"{value:.{DIGITS}g}")
+        return [shorten(item) for item in value] if isinstance(value, list) else float(f"{value:.{DIGITS}g}")
 
     return shorten(values.tolist())

@@ -108,18 +108,18 @@ def spectrum_png(spectrum: Spectrum, index: int) -> bytes:
     return render_png(lambda figure: _draw(figure, spectrum, index), _height(spectrum), _WIDTH)
 
 
-def loss_svg(found: LowRankErrors, description: str) -> str:
+def loss_svg(losses: LowRankErrors, description: str) -> str:
     """Draw the errors of low-rank outputs, mean over layers and heads, against K, as an ``<svg>`` element."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        kinds = [kind for kind in _KINDS if kind in found.errors]
+        kinds = [kind for kind in _KINDS if kind in losses.errors]
         for kind, color, marker in zip(kinds, COLORS, MARKERS, strict=False):
-            means = found.errors[kind].mean(dim=(0, 1)).tolist()
-            axes.plot(found.ks, means, color=color, marker=marker, label=_KINDS[kind])
+            means = losses.errors[kind].mean(dim=(0, 1)).tolist()
+            axes.plot(losses.ks, means, color=color, marker=marker, label=_KINDS[kind])
         axes.axhline(1, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
         axes.set_xscale("log", base=2)
-        axes.set_xticks(found.ks, map(format_count, found.ks))
+        axes.set_xticks(losses.ks, map(format_count, losses.ks))
         axes.set(xlabel="K", ylabel="relative error of the output", ylim=(0, 1.05))
         figure.legend(loc="outside lower left", ncols=2)
 
@@ -192,7 +192,7 @@ def write_spectrum_report(
     for spectrum, too_short in zip(spectra, short, strict=True):
         at = default_index(spectrum) if index is None else index
         advice = {str(level): suggest_k(spectrum, level) for level in LEVELS}
-        suggested = {level: each.as_record() for level, each in advice.items()}
+        suggested = {level: suggestion.as_record() for level, suggestion in advice.items()}
         if loss_beside_window(spectrum):
             suggested["loss"] = {"bound": BOUND, "layers": [k_that_holds(spectrum)] * spectrum.architecture.layers}
         records.append({**spectrum.as_record(), "shorter_documents": too_short, "suggested_k": suggested})
@@ -218,13 +218,13 @@ def write_spectrum_report(
 
 def _headlines(spectrum: Spectrum) -> list[Headline]:
     losses, k, rank = loss_beside_window(spectrum), k_that_holds(spectrum), k_by_rank(spectrum)
-    at, found = f"{format_count(spectrum.length)} tokens", list[Headline]()
+    at, headlines = f"{format_count(spectrum.length)} tokens", list[Headline]()
     if losses:
         note = f"without slots {losses[0]:.3f} is lost" + (f", with these {losses[k]:.3f}" if k else "")
-        found.append(Headline(f"K that is enough, {at}", "none tried" if k is None else k, note))
+        headlines.append(Headline(f"K that is enough, {at}", "none tried" if k is None else k, note))
     most = f">{format_count(spectrum.singular_values.shape[-1])}"
     note = f"{BY_RANK} % of the energy, in the layer that needs most"
-    return [*found, Headline(f"K by the rank of P, {at}", most if rank is None else rank, note)]
+    return [*headlines, Headline(f"K by the rank of P, {at}", most if rank is None else rank, note)]
 
 
 def _sections(spectrum: Spectrum, index: int, shorter: int, advice: Iterable[Advice]) -> list[Section]:
@@ -248,7 +248,7 @@ def _sections(spectrum: Spectrum, index: int, shorter: int, advice: Iterable[Adv
             f"K that keeps the energy, {tokens}",
             text=_ADVICE,
             columns=("energy", "ε", "K of the layers", "Theorem 2", "multiplications", "memory"),
-            rows=[_advice_row(spectrum, each) for each in advice],
+            rows=[_advice_row(spectrum, suggestion) for suggestion in advice],
         ),
     ]
 
@@ -274,23 +274,23 @@ def _ratios(whole: float | None, attention: float | None) -> str:
 
 def _errors(spectrum: Spectrum, tokens: str) -> list[Section]:
     """Measured errors for each K, mean over layers and heads, where they were measured."""
-    found = spectrum.low_rank
-    if found is None:
+    errors = spectrum.low_rank
+    if errors is None:
         return []
-    kinds, measured = [kind for kind in _KINDS if kind in found.errors], format_count(found.measured_on)
+    kinds, measured = [kind for kind in _KINDS if kind in errors.errors], format_count(errors.measured_on)
     documents = f"Measured on {measured} documents; nothing was fitted to them."
-    if found.fitted_on:
-        documents = f"Fitted on {format_count(found.fitted_on)} documents, measured on {measured} others."
+    if errors.fitted_on:
+        documents = f"Fitted on {format_count(errors.fitted_on)} documents, measured on {measured} others."
     return [
         Section(
             f"What low-rank outputs lose, {tokens} (0: exact, 1: as wrong as zeros)",
             text=f"{_ERRORS} {documents}" + (f"\n\n{_OWN}" if "own_slots" in kinds else ""),
-            columns=("K", *map(format_count, found.ks)),
+            columns=("K", *map(format_count, errors.ks)),
             rows=[
-                [_KINDS[kind], *(f"{error:.3f}" for error in found.errors[kind].mean(dim=(0, 1)).tolist())]
+                [_KINDS[kind], *(f"{error:.3f}" for error in errors.errors[kind].mean(dim=(0, 1)).tolist())]
                 for kind in kinds
             ],
-            figure=loss_svg(found, f"What low-rank outputs lose by K, {tokens}"),
+            figure=loss_svg(errors, f"What low-rank outputs lose by K, {tokens}"),
             caption="Lines above 1 leave the figure: the table has them.",
         )
     ]

@@ -87,8 +87,10 @@ def measure_spectrum(
             errors.solve()
 
         def observe(head: ObservedHead, number: int = number) -> None:
-            found = exact_singular_values(head.weights) if exact else randomised_singular_values(head.weights, rank)
-            spectra.add(head.layer, head.number, found)
+            singular_values = (
+                exact_singular_values(head.weights) if exact else randomised_singular_values(head.weights, rank)
+            )
+            spectra.add(head.layer, head.number, singular_values)
             if errors is not None:
                 (errors.fit if number < fitted else errors.measure)(head)
             if head.number == architecture.heads - 1:
@@ -161,7 +163,7 @@ def run_spectrum(
     corpus = load_documents(data, TEXT, options=DataOptions(text_column=text_column))
     for note in corpus.notes:
         screen.say(note)
-    drawn = [beginnings(tokenizer, corpus.dataset, each, documents, seed) for each in lengths]
+    drawn = [beginnings(tokenizer, corpus.dataset, length, documents, seed) for length in lengths]
     for group in drawn:
         screen.say(group.describe(documents))
     try:
@@ -190,10 +192,10 @@ def run_spectrum(
 def _check_options(lengths: Sequence[int], index: int | None, exact_up_to: int, rank: int) -> None:
     if not lengths:
         raise InputError("--length: give at least one, such as --length 512")
-    for each in lengths:
-        computed = each if each <= exact_up_to else min(each, rank)
+    for length in lengths:
+        computed = length if length <= exact_up_to else min(length, rank)
         if index is not None and index > computed:
-            raise InputError(f"--index {index}: at --length {each} only {computed} singular values are computed")
+            raise InputError(f"--index {index}: at --length {length} only {computed} singular values are computed")
 
 
 def _measure(
@@ -203,7 +205,7 @@ def _measure(
     layers = architecture_of(model).layers * sum(map(len, groups))
     columns = (BarColumn(), TextColumn("{task.fields[line]}", markup=False), TimeRemainingColumn())
     screen.start_bar(*columns, total=layers, completed=0)
-    found = []
+    spectra = []
     try:
         for group in groups:
             sizes = f"N {format_count(len(group[0]))}, {format_count(len(group))} documents"
@@ -214,8 +216,8 @@ def _measure(
                     screen.bar.update(screen.task, advance=1, line=line)
 
             start = time.perf_counter()
-            found.append(measure_spectrum(model, group, exact_up_to=exact_up_to, rank=rank, on_layer=show))
-            screen.say(f"{sizes}: {found[-1].method} in {format_duration(time.perf_counter() - start)}")
+            spectra.append(measure_spectrum(model, group, exact_up_to=exact_up_to, rank=rank, on_layer=show))
+            screen.say(f"{sizes}: {spectra[-1].method} in {format_duration(time.perf_counter() - start)}")
     finally:
         screen.stop()
-    return found
+    return spectra

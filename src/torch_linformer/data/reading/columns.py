@@ -183,7 +183,7 @@ def _choose(
     names: list[str],
     known: tuple[str, ...],
     candidates: list[str],
-    taken: tuple[str | None, ...],
+    used: tuple[str | None, ...],
     source: str,
     what: str,
     trained: str | None,
@@ -192,7 +192,7 @@ def _choose(
         return trained, "as the model was trained"
     fitting: list[str] = []
     for choices, reason in ((_known(names, known), "by its name"), (candidates, "the only candidate")):
-        fitting = fitting or [name for name in choices if name not in taken]
+        fitting = fitting or [name for name in choices if name not in used]
         if len(fitting) == 1:
             return fitting[0], reason
     problem = f"{listed(fitting)} could each be the {what} column" if fitting else f"no {what} column found"

@@ -41,17 +41,17 @@ def package_documents(root: Path, library: str) -> Corpus:
     is lowered to the size of the second largest package, and the description tells.
     """
     files = list(_source_files(root))
-    found = _distinct(files)
-    sizes = Counter(document.values["label"] for document in found)
+    distinct = _distinct(files)
+    sizes = Counter(document.values["label"] for document in distinct)
     second = sorted(sizes.values())[-2] if len(sizes) > 1 else 0
     if second < 2:
         raise InputError(f"{root}: too few source files to learn from; give a file or folder of your own")
     least = min(MIN_FILES, second)
-    documents = [document for document in found if sizes[document.values["label"]] >= least]
+    documents = [document for document in distinct if sizes[document.values["label"]] >= least]
     packages = sum(size >= least for size in sizes.values())
     lowered = "" if least == MIN_FILES else f" (fewer than two have {MIN_FILES})"
     what = f"{len(documents):,} distinct files of {library}"
-    copies = f"; {len(files) - len(found):,} copies left out"
+    copies = f"; {len(files) - len(distinct):,} copies left out"
     return Corpus(documents, f"{what}, {packages} packages with at least {least} files{lowered}{copies}")
 
 

@@ -38,7 +38,7 @@ def joined_sentences(rows: Iterable[Row], columns: ChosenColumns, sentence: str)
 
     Other columns have the values of its first word.
     """
-    taken = [column for column in (columns.text, columns.label) if column is not None]
+    used = [column for column in (columns.text, columns.label) if column is not None]
     number: object = None
     lists: dict[str, list[object]] = {}
     first: Row | None = None
@@ -47,8 +47,8 @@ def joined_sentences(rows: Iterable[Row], columns: ChosenColumns, sentence: str)
         if first is None or not (is_missing(value) or value == number):
             if first is not None:
                 yield first._replace(values={**first.values, **lists})
-            number, lists, first = value, {column: [] for column in taken}, row
-        for column in taken:
+            number, lists, first = value, {column: [] for column in used}, row
+        for column in used:
             lists[column].append(row.cell(column))
     if first is not None:
         yield first._replace(values={**first.values, **lists})

@@ -201,9 +201,9 @@ def _question(question: Any, context: str, name: str, place: str) -> Row:
 def _field(container: object, key: str, where: str, *kinds: type) -> Any:
     expected = " or ".join(_KINDS[kind] for kind in kinds)
     if not isinstance(container, dict) or key not in container:
-        found = f"an object without {key!r}" if isinstance(container, dict) else type(container).__name__
-        raise InputError(f"{where}: expected an object with {key!r} ({expected}), as in SQuAD; found {found}")
+        found_type = f"an object without {key!r}" if isinstance(container, dict) else type(container).__name__
+        raise InputError(f"{where}: expected an object with {key!r} ({expected}), as in SQuAD; found {found_type}")
     if type(container[key]) not in kinds:  # not isinstance: a truth value is an int too, but no id
-        found = type(container[key]).__name__
-        raise InputError(f"{where}: expected {key!r} to be {expected}, as in SQuAD; found {found}")
+        found_type = type(container[key]).__name__
+        raise InputError(f"{where}: expected {key!r} to be {expected}, as in SQuAD; found {found_type}")
     return container[key]

@@ -244,8 +244,8 @@ def _answers(row: Row, column: str, text: str) -> dict[str, Any]:
         if isinstance(value, str):
             raise bad_cell(row, column, value, ", which is not valid JSON")
     if isinstance(value, str):
-        found = [value] if value.strip() else []
-        value = {"text": found, "answer_start": [_start(row, answer, text) for answer in found]}
+        texts = [value] if value.strip() else []
+        value = {"text": texts, "answer_start": [_start(row, answer, text) for answer in texts]}
     squad: dict[str, Any] = value if isinstance(value, dict) else {}
     answers: Any = squad.get("text")
     starts: Any = squad.get("answer_start")
@@ -261,8 +261,8 @@ def _answers(row: Row, column: str, text: str) -> dict[str, Any]:
 
 def _start(row: Row, answer: str, text: str) -> int:
     """Where the row says that the answer begins, or else where it is first found."""
-    given = row.cell("answer_start")
-    start = text.find(answer) if given in (None, "") else int(_number(row, "answer_start"))
+    cell = row.cell("answer_start")
+    start = text.find(answer) if cell in (None, "") else int(_number(row, "answer_start"))
     if text and start < 0:
         raise InputError(f"{row.where}: the answer {answer!r:.40} does not stand in the text")
     return start

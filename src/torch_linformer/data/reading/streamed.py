@@ -89,11 +89,11 @@ def given_files(names: Iterable[str]) -> tuple[str, ...]:
         if name == "-" or Path(name).exists():
             files.append(name)
             continue
-        found = sorted(glob.glob(name, recursive=True))
-        if not found:
+        paths = sorted(glob.glob(name, recursive=True))
+        if not paths:
             problem = "matches no file" if glob.has_magic(name) else "no such file or folder"
             raise InputError(f"{name}: {problem}")
-        files += found
+        files += paths
     return tuple(files)
 
 
@@ -115,15 +115,15 @@ def documents_of(
         yield from documents(rows, name, record, options, report, question, keep_empty=keep_empty)
 
 
-def one_document(given: str) -> tuple[str, str]:
+def one_document(path: str) -> tuple[str, str]:
     """The document in a text, a file, or standard input (``-``), and a name for where it came from."""
-    if given != "-" and not _exists(given):
-        if _LIKE_A_FILE.fullmatch(given):
-            raise InputError(f"{given}: no such file; a text of one word like this goes through standard input, as -")
-        return given, "the text that was given"
-    name = "standard input" if given == "-" else Path(given).name
+    if path != "-" and not _exists(path):
+        if _LIKE_A_FILE.fullmatch(path):
+            raise InputError(f"{path}: no such file; a text of one word like this goes through standard input, as -")
+        return path, "the text that was given"
+    name = "standard input" if path == "-" else Path(path).name
     report = ReadReport()
-    texts = [document.text for document in islice(documents_of([given], TEXT, NO_OPTIONS, report), 2)]
+    texts = [document.text for document in islice(documents_of([path], TEXT, NO_OPTIONS, report), 2)]
     if len(texts) != 1:
         problem = "holds more than one document" if texts else "no document with any text"
         raise InputError(f"{name}: {problem}; give one")
@@ -142,8 +142,8 @@ def _words(row: Row, column: str) -> tuple[str, ...] | None:
     return tuple(map(str, value))
 
 
-def _exists(given: str) -> bool:
+def _exists(name: str) -> bool:
     try:
-        return given != "" and Path(given).exists()  # an empty path is the current folder
+        return name != "" and Path(name).exists()  # an empty path is the current folder
     except (OSError, ValueError):  # too long for a name, or with a NUL in it
         return False

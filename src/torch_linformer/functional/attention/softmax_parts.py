@@ -172,10 +172,10 @@ class ExactPlaces(NamedTuple):
             elsewhere = (index < 0) | (index >= length)
             index = index.masked_fill(elsewhere, 0)
         if length == 0:
-            taken = sequence.sum(dim=1, keepdim=True).expand(-1, index.shape[1], -1)  # zeros, part of the graph
+            rows = sequence.sum(dim=1, keepdim=True).expand(-1, index.shape[1], -1)  # zeros, part of the graph
         else:
-            taken = sequence.gather(1, index.unsqueeze(-1).expand(batch, -1, channels))
-        return total_of(zero_padding(taken, elsewhere), self.padding)
+            rows = sequence.gather(1, index.unsqueeze(-1).expand(batch, -1, channels))
+        return total_of(zero_padding(rows, elsewhere), self.padding)
 
     def hidden(self, length: int, reach: int) -> Mask:
         """``(B or 1, M)``: True at these tokens and at padding, which a window beside them leaves out.

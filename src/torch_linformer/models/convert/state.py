@@ -73,8 +73,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 
 def refusal(path: str | PathLike[str], error: pickle.UnpicklingError) -> ValueError:
     """Why a pickle was not loaded."""
-    found = re.search(r"GLOBAL ([\w.]+)", str(error))
-    what = f"it holds {found[1]}" if found else "it holds more than tensors"
+    match = re.search(r"GLOBAL ([\w.]+)", str(error))
+    what = f"it holds {match[1]}" if match else "it holds more than tensors"
     return ValueError(
         f"{path}: refused, because {what}, and loading that would run code from that file; "
         "save model.state_dict() instead, preferably as safetensors"
@@ -121,7 +121,7 @@ def expanded(table: Mapping[str, str], theirs: str = "", ours: str = "") -> dict
 
 def count(names: Iterable[str], pattern: str) -> int:
     """One more than the largest number that ``pattern`` captures; 1 if none, so that an error lists what is missing."""
-    numbers = [int(found[1]) for found in (re.match(pattern, name) for name in names) if found]
+    numbers = [int(match[1]) for match in (re.match(pattern, name) for name in names) if match]
     return max(numbers, default=0) + 1
 
 
@@ -131,9 +131,9 @@ def renamed(source: str, state: State, names: Mapping[str, str]) -> dict[str, Te
     return {ours: state[theirs] for theirs, ours in names.items()}
 
 
-def check_names(source: str, found: Collection[str], expected: Collection[str]) -> None:
+def check_names(source: str, own_names: Collection[str], expected: Collection[str]) -> None:
     """Raise ``ValueError`` that lists which expected names are missing and which of those found are unknown."""
-    missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    missing, unknown = sorted(set(expected) - set(own_names)), sorted(set(own_names) - set(expected))
     parts = [f"{kind} {_listed(names)}" for kind, names in (("missing", missing), ("unknown", unknown)) if names]
     if parts:
         raise ValueError(f"these are not the weights of a {source} model: {'; '.join(parts)}")

@@ -149,5 +149,5 @@ class HeadSource(Source):
 
     def tokens(self, places: ExactPlaces) -> Pair:
         heads = self._inputs.key.shape[1]
-        taken = (places.take(x.transpose(1, 2).flatten(2)) for x in self._inputs)
-        return Pair(*(torch.unflatten(x, -1, (heads, -1)).transpose(1, 2) for x in taken))
+        rows = (places.take(x.transpose(1, 2).flatten(2)) for x in self._inputs)
+        return Pair(*(torch.unflatten(x, -1, (heads, -1)).transpose(1, 2) for x in rows))
