@@ -20,7 +20,8 @@ from torch_linformer.data.reading.streamed import given_files
 from torch_linformer.errors import InputError
 from torch_linformer.inference.answer_formats import LINES, VECTORS, AnswerFormat, json_line
 from torch_linformer.inference.document_model import Answer
-from torch_linformer.inference.engines import Engine, InputDocuments
+from torch_linformer.inference.engines import Engine
+from torch_linformer.inference.input_documents import InputDocuments
 from torch_linformer.inference.output_parts import is_folder_of_parts, parts_of, run_identity
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening.devices import resolve_device, resolve_precision

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,19 +12,17 @@ from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import BATCHES_AHEAD, Answer
+from torch_linformer.inference.input_documents import InputDocuments
 from torch_linformer.inference.output_parts import Gap
 from torch_linformer.inference.predictor import Columns, Predictor
 from torch_linformer.opening.devices import resolve_device
-
-if TYPE_CHECKING:
-    from torch_linformer.inference.engines import InputDocuments
 
 BLOCK_BYTES = 2**20  # of texts in what a worker is given at once, and does again where one is killed
 
 
 def on_ray(
     predictor: Predictor,
-    documents: "InputDocuments",
+    documents: InputDocuments,
     report: ReadReport,
     max_errors: int,
     gaps: Sequence[Gap],
@@ -85,7 +83,7 @@ class _Reading:
     """A function for one task, which reads everything, or up to one bad record too many."""
 
     def __init__(
-        self, documents: "InputDocuments", gaps: Sequence[Gap], max_errors: int, notice: Callable[[Any], object]
+        self, documents: InputDocuments, gaps: Sequence[Gap], max_errors: int, notice: Callable[[Any], object]
     ) -> None:
         self.documents, self.gaps, self.max_errors, self.notice = documents, gaps, max_errors, notice
 

@@ -1,0 +1,48 @@
+"""The documents that answers are asked for, read from files as often as they are needed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+
+from torch_linformer.data.reading.data_options import DataOptions
+from torch_linformer.data.reading.records import Record
+from torch_linformer.data.reading.rows import ReadReport
+from torch_linformer.data.reading.streamed import Document, documents_of
+from torch_linformer.inference.document_model import in_groups
+from torch_linformer.inference.output_parts import EVERYTHING, Gap
+
+
+@dataclass(frozen=True)
+class InputDocuments:
+    """The documents of some files, which any process that finds these can read, again and again.
+
+    Attributes:
+        files: files and folders, "-" is standard input.
+        record: what is read of a row.
+        options: what the user says of the files.
+        question: asked of every document.
+        batch_size: windows of a batch, for which documents of similar lengths are read ahead.
+        keep_empty: whether documents without text are among them.
+    """
+
+    files: tuple[str, ...]
+    record: Record
+    options: DataOptions
+    question: str | None
+    batch_size: int
+    keep_empty: bool = False
+
+    def groups(self, report: ReadReport, gaps: Sequence[Gap] = EVERYTHING) -> Iterator[list[Document]]:
+        """The documents of the gaps, some batches at a time; those of a group have the same fields.
+
+        A group depends on nothing before its first document, so that a run that goes on at one makes the same groups.
+        """
+        documents = documents_of(
+            self.files, self.record, self.options, report, self.question, keep_empty=self.keep_empty
+        )
+        done = 0
+        for first, end in gaps:
+            span = islice(documents, first - done, None if end is None else end - done)
+            for _, alike in groupby(span, lambda document: [field is None for field in document]):
+                yield from in_groups(alike, self.batch_size)
+            done = first if end is None else end
