@@ -6,6 +6,7 @@ from torch_linformer.data.reading.dialects import NO_DELIMITER, Quoting, divide,
 from torch_linformer.errors import InputError
 
 PLAIN, QUOTED, ESCAPED = Quoting(False), Quoting(True), Quoting(True, escaped=True)
+SPACED_QUOTING = Quoting(True, spaced=True)
 AS_TEXT = 'quotes (") are read as text, which makes more rows whole; --quoting names what they are'
 EITHER = "all rows are whole with quotes that hold cells together ({} rows) and with quotes as text ({} rows)"
 
@@ -289,3 +290,42 @@ def test_a_changed_file_is_looked_at_again(write):
     assert find_dialect(path, NO_OPTIONS).delimiter == ","
     write("t.csv", "text;label\na;bbb\n")
     assert find_dialect(path, NO_OPTIONS).delimiter == ";"
+
+
+# Spaces after the delimiter
+
+SPACED = "spaces between a delimiter and a cell are left out"
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ('text, label\n"so, far", "a"\n"and on", "b"\n', {}),
+        ('"label", "text"\n"a", "so, far"\n"b", "and on"\n', {}),
+        ('text,label\n"so far", "a"\n"and on", "b"\n', {}),  # all rows are whole with the quotes as text, too
+        ("text, label\nso far, a\nand on, b\n", {}),
+        ("text; label\nso, far; a\nand on; b\n", {"delimiter": "semicolon"}),
+    ],
+)
+def test_spaces_after_the_delimiter_are_left_out_where_they_stand_everywhere(dialect, content, options):
+    found, notes = dialect(content, **options)
+    assert found.quoting == SPACED_QUOTING and sorted(found.names) == ["label", "text"] and SPACED in notes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text,label\nso far, a\nand on,b\n",  # in some rows
+        'text,label\nso far,a\n"she said ""a, b""",b\n',
+        'text,label\n"he said, ""a""",a\nso far,b\n',
+        "text\n so far\n and on\n",
+    ],
+)
+def test_other_spaces_are_text(dialect, content):
+    found, notes = dialect(content)
+    assert not found.quoting.spaced and SPACED not in notes
+
+
+def test_quotes_that_are_text_keep_the_spaces_before_them(dialect):
+    found, notes = dialect('text,label\n"so far", "a"\n"and on", "b"\n', quoting="none")
+    assert found.quoting == PLAIN and SPACED not in notes

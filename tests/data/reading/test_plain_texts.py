@@ -57,6 +57,14 @@ def test_other_files_are_not_of_lines(write, read, lines):
     assert "each piece of about 1,000 characters, cut between paragraphs or lines, is a document" in outcome.notes[0]
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "service.log"])
+def test_lines_of_json_are_no_texts(write, read, name):
+    (problem,) = read(write(name, '{"text": "so far", "label": "a"}\n' * 30), whole=False).problems
+    jsonl = name.partition(".")[0] + ".jsonl"
+    assert problem.endswith(f"{name}: its lines are JSON objects: call it {jsonl} to have them read")
+    assert texts_of(read(write(name, "[so far]\n" * 30), whole=False)) == ["[so far]\n"] * 30
+
+
 def test_a_damaged_line_leaves_the_others(write, read):
     lines = [line.encode() for line in LINES]
     outcome = read(write("t.txt", b"".join([*lines, b"caf\xe9\n", *["naïve\n".encode()] * 2])), whole=False)

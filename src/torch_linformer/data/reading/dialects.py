@@ -27,6 +27,7 @@ _SAMPLE_CHARACTERS = 2**20  # on which a delimiter is chosen
 _MOST_LOST = 0.5  # of the rows, if the delimiter is to be one
 _LEAST_LINES = 5  # of a table that only its tabs tell
 _OPENED = 0.3  # share of rows with quotes around cells, from which on they hold them together
+_DETACHED = re.compile(r' +".*" *\Z', re.DOTALL)  # a cell with quotes that do not hold it together
 _SWALLOWED_LINES = 3  # lines inside a quoted cell that would each be a row
 _SEPARATOR_LINE = re.compile(r'"?sep=(?P<delimiter>.)"?\s*', re.IGNORECASE)  # the first line, for Excel
 
@@ -34,10 +35,17 @@ Record = list[str] | csv.Error
 
 
 class Quoting(NamedTuple):
-    """Whether a quote at the beginning of a cell holds it together, and a backslash goes before a quote within."""
+    """How quotes are read.
+
+    Attributes:
+        quoted: a quote at the beginning of a cell holds it together.
+        escaped: a backslash goes before a quote within.
+        spaced: spaces between a delimiter and a cell are no part of it, and a quote may stand after them.
+    """
 
     quoted: bool
     escaped: bool = False
+    spaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ def divide(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Iterator[t
     options: dict[str, Any] = {"quoting": csv.QUOTE_MINIMAL if quoting.quoted else csv.QUOTE_NONE, "strict": True}
     if quoting.escaped:
         options |= {"escapechar": "\\", "doublequote": False}
-    table = csv.reader(lines, delimiter=delimiter, **options)
+    table = csv.reader(lines, delimiter=delimiter, skipinitialspace=quoting.spaced, **options)
     while True:
         record: Record
         try:
@@ -166,6 +174,8 @@ def _divided(lines: Sequence[str], delimiter: str, options: DataOptions) -> Tall
     quotings = [Quoting(True), Quoting(False)]
     if any('\\"' in line for line in lines):
         quotings.append(Quoting(True, escaped=True))
+    if f"{delimiter} " in next(filter(str.strip, lines), "") or any(f'{delimiter} "' in line for line in lines):
+        quotings.append(Quoting(True, spaced=True))
     if options.quoting != "auto":
         quotings = [quoting for quoting in quotings if quoting.quoted == (options.quoting == "quotes")]
     return _best_quoting([_tally(lines, delimiter, quoting) for quoting in quotings])
@@ -173,7 +183,7 @@ def _divided(lines: Sequence[str], delimiter: str, options: DataOptions) -> Tall
 
 def _best_quoting(tallies: Sequence[Tally]) -> Tally:
     """Without quotes where that makes more rows whole, or all of them and there are more; with quotes otherwise."""
-    best = min(tallies, key=lambda tally: (tally.lost, not tally.quoting.quoted, tally.quoting.escaped))
+    best = min(tallies, key=lambda tally: (tally.lost, not tally.quoting.quoted, tally.quoting[1:]))
     plain = next((tally for tally in tallies if not tally.quoting.quoted), best)
     misled = not plain.lost and plain.width > 1 and plain.rows > best.rows
     # Where many rows have quotes around cells, and all of these end where they should, lines may be whole by chance.
@@ -183,13 +193,15 @@ def _best_quoting(tallies: Sequence[Tally]) -> Tally:
 
 def _tally(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Tally:
     widths, lost, first = Counter[int](), Counter[int](), 0
-    broken = swallowed = opened = halves = last = 0
+    broken = swallowed = opened = halves = detached = apart = last = 0
     for number, record in divide(lines, delimiter, quoting):
         if isinstance(record, list):
             first = first or len(record)
             widths[len(record)] += 1
             opened += any(cell.startswith('"') for cell in record)
             halves += any(cell.startswith('"') and cell.count('"') % 2 for cell in record)
+            detached += any(cell.startswith(" ") and _DETACHED.match(cell) is not None for cell in record)
+            apart += len(record) > 1 and all(cell.startswith(" ") for cell in record[1:])
             lost[len(record)] += number - last
             if number - last >= _SWALLOWED_LINES:
                 swallowed += _rows_within(record, delimiter)
@@ -203,6 +215,8 @@ def _tally(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Tally:
         of_others -= lost[first]
     if halves > _OPENED * rows:  # texts hold the delimiter, and are cut there where quotes are not heeded
         of_others += halves
+    if detached > _OPENED * rows or (apart == rows and delimiter != "\t"):
+        of_others += max(detached, apart)
     return Tally(delimiter, quoting, rows, width, of_others + broken + swallowed, opened)
 
 
@@ -233,6 +247,8 @@ def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Se
         notes.append(f"{path}: no delimiter found: one column")
     elif tally.delimiter != usual and options.delimiter is None:
         notes.append(f"{path}: cells are divided by a {word} ({tally.delimiter!r}); --delimiter names another")
+    if tally.quoting.spaced:
+        notes.append(f"{path}: spaces between a delimiter and a cell are left out")
     if options.quoting == "auto" and not tally.quoting.quoted and any('"' in cell for row in rows for cell in row):
         notes.append(f'{path}: quotes (") are read as text, which makes more rows whole; --quoting names what they are')
     return Dialect(tally.delimiter, tally.quoting, header, tuple(names), tuple(notes))

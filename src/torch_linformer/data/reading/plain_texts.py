@@ -1,5 +1,6 @@
 """Plain texts: files that are each a document, or hold many, and texts in files that a table names."""
 
+import json
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -81,10 +82,25 @@ def _piece(lines: list[str], path: Path, options: DataOptions) -> Row | BadRow:
 
 
 def _is_lines(path: Path, options: DataOptions, report: ReadReport) -> bool:
-    """Whether a file has many lines, and none of them is blank, as far as is looked at."""
+    """Whether a file has many lines, and none of them is blank, as far as is looked at.
+
+    Raises:
+        InputError: they are objects of JSON.
+    """
     with open_text(path, options, report) as stream:
         lines = stream.read(_PIECE).splitlines()
+    if len(lines) > 1 and all(map(_is_object, lines[:_LEAST_LINES])):
+        raise InputError(
+            f"{path}: its lines are JSON objects: call it {path.with_suffix('.jsonl').name} to have them read"
+        )
     return len(lines) >= _LEAST_LINES and all(line.strip() for line in lines)
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 class TextFolder(NamedTuple):
