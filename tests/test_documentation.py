@@ -38,6 +38,15 @@ def test_links_of_the_readme_lead_to_files():
     assert [target for target in relative if not (ROOT / target.partition("#")[0]).is_file()] == []
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_files_that_a_page_names_are_there(page):
+    """As they are named: ``docs/architecture.md`` calls a file by the end of its path."""
+    named = set(re.findall(r"`([a-z_/]+\.py)`", (ROOT / page).read_text(encoding="utf-8")))
+    folders = ("src", "tests", "tools", "benchmarks")
+    there = [*ROOT.glob("*.py"), *(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
+    assert [name for name in sorted(named) if not any(path.match(f"*/{name}") for path in there)] == []
+
+
 @pytest.mark.parametrize("address", [None, "https://example.org/us/torch-linformer"])
 def test_on_pypi_the_readme_has_no_link_that_breaks(address):
     module = ModuleType("hatch_build")
