@@ -23,6 +23,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from forked_commands import CommandServer, ForkedCommand
 
 ANY_DEVICE = ("functional", "fuzz", "models", "nn")  # folders whose tests --device moves
 HERE = Path(__file__).parent
@@ -401,23 +402,18 @@ def model_copy(classifier_run, tmp_path):
 @pytest.fixture(scope="session")
 def start_command(datasets_cache):
     """A function: start `linformer` with the given arguments in a process of its own."""
-    python = sys.executable
-    environment = {
-        **os.environ,
-        "HF_DATASETS_CACHE": str(datasets_cache),
-        "HF_HUB_OFFLINE": "1",
-    }
-    started = []
+    environment = {**os.environ, "HF_DATASETS_CACHE": str(datasets_cache), "HF_HUB_OFFLINE": "1"}
+    server, started = CommandServer(environment), []
 
     def start(*arguments, **options):
-        command = [python, "-m", "torch_linformer.cli", *arguments]
-        started.append(subprocess.Popen(command, env=environment, text=True, **options))
+        started.append(ForkedCommand(server, arguments, env=environment, text=True, **options))
         return started[-1]
 
     yield start
     for process in started:
         with process:
             process.kill()
+    server.close()
 
 
 @pytest.fixture(scope="session")
