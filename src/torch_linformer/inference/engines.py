@@ -2,12 +2,14 @@
 
 import multiprocessing
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.queues import Queue
 from typing import TypeVar
 
@@ -90,7 +92,7 @@ def in_processes(workers: int, compute: Callable[[Group], Result], groups: Itera
     """
     others = set(multiprocessing.active_children())
     share = max(1, torch.get_num_threads() // workers)
-    context = multiprocessing.get_context("spawn")
+    context = _process_context()
     functions: Queue[Callable[[Group], Result]] = context.Queue()
     functions.cancel_join_thread()  # a worker may end before it takes its own
     with _signals_held():  # in the thread that puts them, too
@@ -116,6 +118,15 @@ def in_processes(workers: int, compute: Callable[[Group], Result], groups: Itera
             for process in set(multiprocessing.active_children()) - others:
                 process.kill()
         pool.shutdown(cancel_futures=True)
+
+
+def _process_context() -> SpawnContext | ForkServerContext:
+    """How workers start: as copies of a process that has imported all, once, where copies of it are safe."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch_linformer.inference.predictor"])
+    return context
 
 
 @contextmanager
