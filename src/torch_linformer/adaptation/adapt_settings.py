@@ -33,7 +33,7 @@ class AdaptSettings(RunOptions):
         None, "maximum input length in tokens; may exceed that of the original  [that of the original]"
     )
     k: int | None = option(None, "number of slots K; 0 for the window only  [min(256, max-length/4)]")
-    window: int = option(64, "width of the local window in tokens; 0 for slots only")
+    window: int = option(128, "width of the local window in tokens; 0 for slots only")
     exact_first: int | None = option(
         None, "leading tokens (such as [CLS]) that every token attends to exactly  [the special tokens]"
     )
