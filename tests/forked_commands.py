@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -49,7 +50,12 @@ class ForkedCommand(subprocess.Popen):
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others):
         _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = others
         streams = [own if fd == -1 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
-        request = {"arguments": args, "cwd": str(cwd or os.getcwd()), "environment": env or dict(os.environ)}
+        request = {
+            "arguments": args,
+            "cwd": str(cwd or os.getcwd()),
+            "environment": env or dict(os.environ),
+            "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE),
+        }
         ours, theirs = os.pipe()
         socket.send_fds(self._server.connection, [json.dumps(request).encode()], [*streams, theirs])
         os.close(theirs)
@@ -104,6 +110,7 @@ def run_and_tell(request, stdin, stdout, stderr, status):
         os.dup2(stream, own)
         os.close(stream)
     os.chdir(request["cwd"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(request["descriptors"]))
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv[1:] = request["arguments"]
