@@ -1,5 +1,9 @@
 """Nothing in these tests touches the user's caches or the network."""
 
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from torch_linformer.cli.app import run
@@ -24,5 +28,27 @@ def refused(capfd, workplace):
         assert error.count("\n") == 1 and error.startswith("linformer: "), error
         assert sorted(workplace.rglob("*")) == files, "left something behind"
         return error.removeprefix("linformer: ").removesuffix("\n")
+
+    return call
+
+
+@pytest.fixture
+def run_with_client(monkeypatch):
+    """A function: run the command here, with pipes to a function in another thread; returns status and its result."""
+
+    def call(arguments, client):
+        (stdin, there), (here, stdout) = os.pipe(), os.pipe()
+
+        def talk():
+            with open(there, "w") as writer, open(here) as reader:
+                return client(writer, reader)
+
+        with open(stdin) as ours, ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", ours)
+            result = pool.submit(talk)
+            with open(stdout, "w") as output, pytest.raises(SystemExit) as exit_:
+                patch.setattr(sys, "stdout", output)
+                run(arguments)
+            return exit_.value.code, result.result()
 
     return call

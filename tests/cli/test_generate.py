@@ -1,7 +1,7 @@
 import io
+import os
 import shutil
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -59,14 +59,16 @@ def test_options_that_cannot_be(clm_run, capfd, arguments, message):
     assert error.startswith(f"linformer: {message}")
 
 
-def test_ctrl_c_ends_it_in_the_middle(start_command, clm_run, tmp_path):
+def test_ctrl_c_ends_it_in_the_middle(run_with_client, clm_run, tmp_path, capsys):
     endless = shutil.copytree(clm_run.folder, tmp_path / "endless")
     (endless / "generation_config.json").write_text("{}")  # no end token
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     options = ("--prompt", "the", "--max-new-tokens", "1000000", "--device", "cpu")
-    with start_command("generate", str(endless), *options, **pipes) as process:
-        assert process.stdout.read(20)  # it is shown while it is made
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=600)
-    assert process.returncode == 130
-    assert error.strip() == "linformer: interrupted"
+
+    def interrupt(_, reader):
+        shown = reader.read(20)  # while it is made
+        os.kill(os.getpid(), signal.SIGINT)
+        return shown + reader.read()
+
+    status, shown = run_with_client(["generate", str(endless), *options], interrupt)
+    assert status == 130 and len(shown) >= 20
+    assert capsys.readouterr().err.strip() == "linformer: interrupted"

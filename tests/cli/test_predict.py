@@ -182,23 +182,23 @@ def test_a_file_whose_name_is_no_text(predict, tmp_path):
     assert status == 0 and os.fsencode(record["document"]) == path
 
 
-def test_it_streams(start_command, classifier_run):
+def test_it_streams(run_with_client, classifier_run, capsys):
     """A line comes out as soon as the first batches are full, while the input stays open; stdout holds no more."""
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     arguments = (str(classifier_run.folder), "-", "--batch-size", "1", "--device", "cpu", "--precision", "fp32")
     line = json.dumps({"text": "wet mud " * 3}) + "\n"
-    with start_command("predict", *arguments, **pipes) as process:
+
+    def talk(writer, reader):
         # More than is read ahead and than stdout buffers, less than either pipe holds; the input is not at its end.
-        process.stdin.write(line * 300)
-        process.stdin.flush()
-        first = json.loads(process.stdout.readline())
-        assert first["document"] == "standard input, line 1"
-        process.stdin.write(line)
-        process.stdin.close()
-        records = [json.loads(line) for line in process.stdout]  # through the same buffer as the first line
-        assert process.stderr.read() == f"{COLUMNS}301 documents read\n"
-        assert process.wait() == 0
-    assert [record["document"] for record in records] == [f"standard input, line {n}" for n in range(2, 302)]
+        writer.write(line * 300)
+        writer.flush()
+        first = reader.readline()
+        writer.write(line)
+        writer.close()
+        return [first, *reader]
+
+    status, lines = run_with_client(["predict", *arguments], talk)
+    assert status == 0 and capsys.readouterr().err == f"{COLUMNS}301 documents read\n"
+    assert [json.loads(line)["document"] for line in lines] == [f"standard input, line {n}" for n in range(1, 302)]
 
 
 def test_a_reader_that_goes_away_is_no_error_to_talk_about(start_command, classifier_run, tmp_path, write_csv):

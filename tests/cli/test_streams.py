@@ -1,4 +1,4 @@
-"""Commands whose standard input or output is closed, as a shell's <&- and >&- do."""
+"""Commands whose standard input, output or error is closed, as a shell's <&-, >&- and 2>&- do."""
 
 import json
 import shutil
@@ -8,44 +8,54 @@ import sys
 import pytest
 
 BASH = shutil.which("bash")
-
-
-@pytest.fixture
-def closing(datasets_cache, start_command, tmp_path, monkeypatch):
-    """A function: run the command with redirections of the shell; returns status, output and error."""
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(datasets_cache))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.chdir(tmp_path)
-
-    def call(redirections, *arguments):
-        script = f'"$@" {redirections}'
-        command = [BASH, "-c", script, "bash", sys.executable, "-m", "torch_linformer.cli", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        return done.returncode, done.stdout, done.stderr
-
-    return call
-
+SEVERAL = """
+import json, sys
+from torch_linformer.cli import main
+statuses = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    try:
+        main()
+    except SystemExit as ended:
+        statuses.append(ended.code)
+with open("statuses.json", "w") as file:
+    json.dump(statuses, file)
+"""
 
 pytestmark = pytest.mark.skipif(BASH is None, reason="needs a shell")
 
 
-def test_training_needs_neither_input_nor_output(closing, quick, as_arguments, tmp_path):
-    arguments = as_arguments({**quick, "max_steps": 1, "output": "run"})
-    assert closing("<&- >&-", "train", *arguments) == (0, "", "")
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["documents"]["test"] == 50
-    assert closing("<&- >&-", "info", "run") == (0, "", "")
+@pytest.fixture
+def closing(datasets_cache, tmp_path, monkeypatch):
+    """A function: run commands in a process with redirections of the shell; returns statuses, output and error."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(datasets_cache))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+
+    def call(redirections, *commands):
+        several = json.dumps([[str(argument) for argument in command] for command in commands])
+        command = [BASH, "-c", f'"$@" {redirections}', "bash", sys.executable, "-c", SEVERAL, several]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        return json.loads((tmp_path / "statuses.json").read_text()), done.stdout, done.stderr
+
+    return call
 
 
-def test_what_a_command_makes_is_not_lost(closing, classifier_run, tmp_path):
+def test_a_command_needs_neither_input_nor_output_but_what_it_makes_is_not_lost(
+    closing, classifier_run, quick, as_arguments, tmp_path
+):
     (tmp_path / "a.txt").write_text("a text")
+    shutil.copy(quick["data"], tmp_path / "my data.csv")
+    options = as_arguments({**quick, "data": "my data.csv", "max_steps": 1})
+    predict = ("predict", classifier_run.folder, "a.txt")
     line = "linformer: standard output is closed: open it, or redirect it into a file\n"
-    assert closing(">&-", "predict", classifier_run.folder, "a.txt") == (2, "", line)
+    assert closing("<&- >&-", ["train", *options], ["info", "runs/my data"], predict) == ([0, 0, 2], "", line)
+    assert json.loads((tmp_path / "runs" / "my data" / "metrics.json").read_text())["documents"]["test"] == 50
+    report = (tmp_path / "runs" / "my data" / "report.html").read_text(encoding="utf-8")
+    assert "linformer train --data &#x27;my data.csv&#x27; " in report.replace("&#39;", "&#x27;").replace("'", "&#x27;")
 
 
-def test_a_closed_input_is_an_empty_one(closing, clm_run):
-    status, shown, error = closing("<&-", "generate", clm_run.folder, "--max-new-tokens", "3", "--seed", "1")
-    assert (status, error) == (0, "") and shown.endswith("\n")
-
-
-def test_an_error_with_nowhere_to_say_it(closing):
-    assert closing("2>&-", "info", "nowhere") == (2, "", "")
+def test_a_closed_input_is_an_empty_one_and_an_error_with_nowhere_to_say_it_has_its_status(closing, clm_run):
+    generate = ("generate", clm_run.folder, "--max-new-tokens", "3", "--seed", "1")
+    statuses, shown, error = closing("<&- 2>&-", generate, ("info", "nowhere"))
+    assert (statuses, error) == ([0, 2], "") and shown.endswith("\n")

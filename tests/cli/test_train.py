@@ -1,10 +1,9 @@
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from torch_linformer.cli.app import run
 from torch_linformer.opening.run_folder import is_whole
+from torch_linformer.training.fitting import STOPPING
 
 
 def weights(folder):
@@ -73,37 +73,83 @@ def test_a_second_training_in_the_folder_is_refused_until_kill_9_ends_the_first(
     assert not list(output.glob("checkpoint-*"))
 
 
-@pytest.mark.usefixtures("no_fresh_process")
-@pytest.mark.parametrize(("signum", "called"), [(2, "Ctrl-C"), (15, "SIGTERM"), (1, "SIGHUP")])
-def test_a_signal_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, classifier_run, capsys, signum, called):
-    """Ctrl-C; SIGTERM of a cluster that ends a job; SIGHUP of a terminal that was closed."""
-    process, arguments, output = start_training()
-    process.send_signal(signum)
-    process.send_signal(signal.SIGCONT)
-    shown, error = process.communicate(timeout=600)
-    assert process.returncode == 128 + signum
-    assert f"{called}: leaving a checkpoint after this step" in shown
+def check_checkpoint(error, arguments, output, whole, capsys):
+    """What a signal left: how to go on, and a checkpoint with which the run ends as the whole one."""
     assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
     newest = max(output.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
     assert is_whole(newest)
-    resumed = shlex.split(error.partition("to go on:")[2])
-    finish(resumed[1:])
+    finish([*arguments, "--resume"])
     assert f"going on from {newest}" in capsys.readouterr().out
-    assert weights(output) == weights(classifier_run.folder)
+    assert weights(output) == weights(whole.folder)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_the_training_prints_it_as_well(start_command, datasets_cache, write_csv, tmp_path, signum):
-    path = write_csv(tmp_path / "many.csv", [("wet mud " * 20, i % 2) for i in range(400_000)])
-    arguments = ["train", "--data", path, "--output", str(tmp_path / "run")]
-    before = set(datasets_cache.rglob("*.incomplete*"))
-    process = start_command(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_for(lambda: set(datasets_cache.rglob("*.incomplete*")) - before, process)  # it reads the documents
-    process.send_signal(signum)
-    _, error = process.communicate(timeout=600)
-    assert process.returncode == 128 + signum
-    assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
-    assert not (tmp_path / "run").exists()
+@pytest.mark.usefixtures("no_fresh_process")
+def test_ctrl_c_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, classifier_run, capsys):
+    process, arguments, output = start_training()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
+    shown, error = process.communicate(timeout=600)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Ctrl-C: leaving a checkpoint after this step" in shown
+    check_checkpoint(error, arguments, output, classifier_run, capsys)
+
+
+@pytest.fixture
+def interrupted(capsys, monkeypatch):
+    """A function: run the command here, send this process a signal when something has come; returns what it printed."""
+
+    def call(arguments, signum, has_come):
+        monkeypatch.setattr("sys.argv", ["linformer", *arguments])
+        former = signal.getsignal(signum)
+        if signum != signal.SIGINT:
+            signal.signal(signum, lambda *_: None)  # one that comes too late does no harm
+        over = threading.Event()
+
+        def send():
+            while not over.wait(0.002):
+                if has_come():
+                    os.kill(os.getpid(), signum)
+                    return
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            with pytest.raises(SystemExit) as exit_:
+                run(arguments)
+        finally:
+            over.set()
+            sender.join()
+            signal.signal(signum, former)
+        assert exit_.value.code == 128 + signum
+        return capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_do_the_same(interrupted, quick, as_arguments, classifier_run, tmp_path, capsys, signum):
+    """SIGTERM of a cluster that ends a job; SIGHUP of a terminal that was closed."""
+    output = tmp_path / "run"
+    arguments = ["train", *as_arguments({**quick, "output": output})]
+    shown, error = interrupted(arguments, signum, (output / "checkpoint-8" / "complete.json").exists)
+    assert f"{signum.name}: leaving a checkpoint after this step" in shown
+    check_checkpoint(error, arguments, output, classifier_run, capsys)
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_signal_before_the_training_prints_it_as_well(interrupted, datasets_cache, write_csv, tmp_path):
+    path = write_csv(tmp_path / "many.csv", [("wet mud " * 20, i % 2) for i in range(100_000)])
+    arguments = ["train", "--data", path, "--max-steps", "1", "--output", str(tmp_path / "run")]
+
+    def written():
+        return set(datasets_cache.rglob("*.incomplete*"))
+
+    for signum in STOPPING:
+        before = written()
+        _, error = interrupted(arguments, signum, lambda before=before: written() - before)
+        assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
+        assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("no_fresh_process")
@@ -151,12 +197,12 @@ def test_help_is_whole_on_80_columns(command, capsys, monkeypatch):
     assert "..." not in shown.replace("COMMAND [ARGS]...", "")
 
 
-def test_a_shell_completes_options():
-    words = {"_LINFORMER_COMPLETE": "complete_bash", "COMP_WORDS": "linformer train --freeze", "COMP_CWORD": "2"}
-    environment = {**os.environ, **words}
-    command = [sys.executable, "-m", "torch_linformer.cli"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["--freeze", "--freeze-layers"], done.stderr
+def test_a_shell_completes_options(capsys, monkeypatch):
+    for name, words in {"LINFORMER_COMPLETE": "complete_bash", "COMP_WORDS": "linformer train --freeze"}.items():
+        monkeypatch.setenv(f"_{name}" if name.startswith("LIN") else name, words)
+    monkeypatch.setenv("COMP_CWORD", "2")
+    finish(["train"])
+    assert capsys.readouterr().out.split() == ["--freeze", "--freeze-layers"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])
@@ -166,16 +212,3 @@ def test_the_command_alone_shows_its_subcommands(arguments, capsys):
     assert all(
         f"\n  {name} " in shown for name in ("train", "evaluate", "predict", "generate", "export", "info", "spectrum")
     )
-
-
-def test_the_report_holds_the_exact_command(start_command, quick, as_arguments, tmp_path):
-    """The whole way of a user, in a process of its own: exit status 0, nothing on standard error."""
-    shutil.copy(quick["data"], tmp_path / "my data.csv")
-    options = {**quick, "data": "my data.csv", "test": "0.2", "max_steps": 1, "max_length": 8, "k": 2}
-    arguments = ["train", *as_arguments(options)]
-    process = start_command(*arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    shown, error = process.communicate(timeout=600)
-    assert (process.returncode, error) == (0, "")
-    assert "the model and report.html are in runs/my data\n" in shown
-    report = (tmp_path / "runs" / "my data" / "report.html").read_text(encoding="utf-8")
-    assert "linformer train --data &#x27;my data.csv&#x27; " in report.replace("&#39;", "&#x27;").replace("'", "&#x27;")
