@@ -10,8 +10,10 @@ import csv
 import gc
 import io
 import json
+import multiprocessing
 import random
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -183,15 +185,41 @@ def read_page():
 
 
 @pytest.fixture
-def run_card(tmp_path):
+def run_apart(tmp_path):
+    """A function: run Python in a process of its own that has imported torch and transformers, and nothing of ours.
+
+    It is forked from one that imported them once.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"])
+    context.set_executable(PYTHON)
+
+    def run(code):
+        folder = tmp_path / "apart"
+        folder.mkdir(exist_ok=True)
+        streams = {name: folder / name for name in ("stdout", "stderr")}
+        before = [f"os.chdir({str(folder)!r})", 'assert "torch_linformer" not in sys.modules']
+        before += [f"sys.{name} = open({str(path)!r}, 'w')" for name, path in streams.items()]
+        script = folder / "script.py"
+        script.write_text("\n".join(["import os, sys", *before, code]), encoding="utf-8")
+        process = context.Process(target=runpy.run_path, args=(str(script),))
+        process.start()
+        process.join()
+        return SimpleNamespace(
+            returncode=process.exitcode, **{name: path.read_text("utf-8") for name, path in streams.items()}
+        )
+
+    return run
+
+
+@pytest.fixture
+def run_card(run_apart, tmp_path):
     """A function: run the Python of a model folder's card, exactly as it is printed, in a process of its own."""
 
     def run(folder):
-        (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "elsewhere" / "PATH OF THIS FOLDER").symlink_to(folder)
-        code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
-        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
-        return subprocess.run([PYTHON, "-c", code], cwd=tmp_path / "elsewhere", **options)
+        (tmp_path / "apart").mkdir()
+        (tmp_path / "apart" / "PATH OF THIS FOLDER").symlink_to(folder)
+        return run_apart(re.search(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.DOTALL)[1])
 
     return run
 
