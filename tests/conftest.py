@@ -44,6 +44,13 @@ def pytest_collection_finish():
     gc.freeze()  # what thousands of tests are made of is not looked through again and again
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()  # nor what the tests of a file have imported: every training looks for garbage
+
+
 def pytest_configure(config):
     # A shell ignores Ctrl-C in what it runs in the background, and what is ignored stays so in every process below.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -185,31 +192,47 @@ def read_page():
 
 
 @pytest.fixture
-def run_apart(tmp_path):
-    """A function: run Python in a process of its own that has imported torch and transformers, and nothing of ours.
+def start_apart(tmp_path):
+    """A function: start Python in a process of its own that has imported torch and transformers, and nothing of ours.
 
-    It is forked from one that imported them once.
+    It is forked from one that imported them once. Returns the process, and a function that waits for its end and
+    returns its status and what it printed.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"])
     context.set_executable(PYTHON)
+    folder, started = tmp_path / "apart", []
 
-    def run(code):
-        folder = tmp_path / "apart"
+    def start(code):
         folder.mkdir(exist_ok=True)
         streams = {name: folder / name for name in ("stdout", "stderr")}
-        before = [f"os.chdir({str(folder)!r})", 'assert "torch_linformer" not in sys.modules']
+        before = ["import os, sys, huggingface_hub", "huggingface_hub.constants.HF_HUB_OFFLINE = True"]
+        before += [f"os.chdir({str(folder)!r})", 'assert "torch_linformer" not in sys.modules']
         before += [f"sys.{name} = open({str(path)!r}, 'w')" for name, path in streams.items()]
         script = folder / "script.py"
-        script.write_text("\n".join(["import os, sys", *before, code]), encoding="utf-8")
+        script.write_text("\n".join([*before, code]), encoding="utf-8")
         process = context.Process(target=runpy.run_path, args=(str(script),))
         process.start()
-        process.join()
-        return SimpleNamespace(
-            returncode=process.exitcode, **{name: path.read_text("utf-8") for name, path in streams.items()}
-        )
+        started.append(process)
 
-    return run
+        def outcome():
+            process.join(600)
+            return SimpleNamespace(
+                returncode=process.exitcode, **{name: path.read_text("utf-8") for name, path in streams.items()}
+            )
+
+        return process, outcome
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+@pytest.fixture
+def run_apart(start_apart):
+    """A function: run Python in such a process; returns its status and what it printed."""
+    return lambda code: start_apart(code)[1]()
 
 
 @pytest.fixture
@@ -459,13 +482,12 @@ def save_source():
         config = BertConfig(
             vocab_size=len(tokenizer),
             hidden_size=24,
-            num_hidden_layers=2,
             num_attention_heads=4,
             intermediate_size=32,
             max_position_embeddings=16,
             initializer_range=0.2,
             pad_token_id=tokenizer.pad_token_id,
-            **fields,
+            **{"num_hidden_layers": 2, **fields},
         )
         model_class(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -44,8 +44,9 @@ FAMILIES = {
     "JinaEmbeddingsV3": AFTER_PADDING,
     "ModernBert": {**SIZES, "local_attention": 8, **MARKS},
 }
+LIKE_BERT = ("Roberta", "XLMRoberta", "Camembert", "Electra", "Ernie")  # its layers, under other names
 WORDS = ["wet", "grey", "mud", "warm", "sand", "sea", "ice", "cold", "white", "the", "of", "and"]
-OPTIONS = {"steps": 20, "batch_size": 8, "learning_rate": 5e-4, "device": "cpu", "precision": "fp32"}
+OPTIONS = {"steps": 10, "batch_size": 8, "learning_rate": 5e-4, "device": "cpu", "precision": "fp32"}
 
 
 def encoder(family):
@@ -71,7 +72,7 @@ def tokenizer_of(model, words):
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in LIKE_BERT])
 def test_a_family_is_distilled(family, texts, word_tokenizer, tmp_path):
     """It comes nearer to its original, new parameters learn, and the report compares with the window alone."""
     teacher = encoder(family)

@@ -55,7 +55,12 @@ def test_a_command_needs_neither_input_nor_output_but_what_it_makes_is_not_lost(
     assert "linformer train --data &#x27;my data.csv&#x27; " in report.replace("&#39;", "&#x27;").replace("'", "&#x27;")
 
 
-def test_a_closed_input_is_an_empty_one_and_an_error_with_nowhere_to_say_it_has_its_status(closing, clm_run):
-    generate = ("generate", clm_run.folder, "--max-new-tokens", "3", "--seed", "1")
-    statuses, shown, error = closing("<&- 2>&-", generate, ("info", "nowhere"))
-    assert (statuses, error) == ([0, 2], "") and shown.endswith("\n")
+def test_a_closed_input_is_an_empty_one_and_an_error_with_nowhere_to_say_it_has_its_status(
+    run_apart, clm_run, tmp_path
+):
+    generate = ["generate", str(clm_run.folder), "--max-new-tokens", "3", "--seed", "1"]
+    closed = "os.close(0), os.close(2)\nsys.stdin = sys.stderr = None  # as Python itself begins then\n"
+    several = json.dumps([generate, ["info", "nowhere"]])
+    ended = run_apart(f"{closed}sys.argv[1:] = [{several!r}]\n{SEVERAL}")
+    assert ended.returncode == 0 and ended.stdout.endswith("\n")
+    assert json.loads((tmp_path / "apart" / "statuses.json").read_text()) == [0, 2]

@@ -2,7 +2,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -25,37 +24,32 @@ def finish(arguments):
     assert exit_.value.code == 0
 
 
-def wait_for(found, process, seconds=600):
-    """Look again and again until `found()` is true, while the process runs."""
-    end = time.monotonic() + seconds
-    while not found():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.002)
-
-
 @pytest.fixture
-def start_training(start_command, quick, as_arguments, tmp_path):
+def start_training(start_apart, datasets_cache, quick, as_arguments, tmp_path):
     """A function: start `linformer train` and stop it (as Ctrl-Z does) once it has left two checkpoints.
 
-    Returns the process, its arguments and its output folder.
+    Returns the process, a function that waits for its end, its arguments and its output folder.
     """
 
-    def start(**options):
+    def start():
         output = tmp_path / "run"
-        arguments = ["train", *as_arguments({**quick, **options, "output": output})]
-        process = start_command(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        wait_for((output / "checkpoint-8" / "complete.json").exists, process)
+        arguments = ["train", *as_arguments({**quick, "output": output})]
+        cache = f"os.environ['HF_DATASETS_CACHE'] = {str(datasets_cache)!r}"
+        command = f"sys.argv[1:] = {arguments!r}\nfrom torch_linformer.cli import main\nmain()"
+        process, outcome = start_apart(f"{cache}\n{command}")
+        while not (output / "checkpoint-8" / "complete.json").exists():
+            assert process.is_alive(), outcome()
+            time.sleep(0.002)
         os.kill(process.pid, signal.SIGSTOP)
         assert not (output / "checkpoint-40").exists(), "it was too fast to be stopped in the middle"
-        return process, arguments, output
+        return process, outcome, arguments, output
 
     return start
 
 
 @pytest.mark.usefixtures("no_fresh_process")
 def test_a_second_training_in_the_folder_is_refused_until_kill_9_ends_the_first(start_training, classifier_run, capsys):
-    process, arguments, output = start_training()
+    process, outcome, arguments, output = start_training()
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     for more in ([], ["--resume"]):
         with pytest.raises(SystemExit) as exit_:
@@ -65,7 +59,7 @@ def test_a_second_training_in_the_folder_is_refused_until_kill_9_ends_the_first(
         assert said.startswith(f"linformer: --output {output}: process {process.pid} on ") and said.count("\n") == 1
         assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
     process.kill()
-    assert process.wait() == -signal.SIGKILL
+    assert outcome().returncode == -signal.SIGKILL
     assert not (output / "metrics.json").exists() and not (output / "model.safetensors").exists()
     finish([*arguments, "--resume"])
     assert "going on from " in capsys.readouterr().out
@@ -85,13 +79,13 @@ def check_checkpoint(error, arguments, output, whole, capsys):
 
 @pytest.mark.usefixtures("no_fresh_process")
 def test_ctrl_c_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, classifier_run, capsys):
-    process, arguments, output = start_training()
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGCONT)
-    shown, error = process.communicate(timeout=600)
-    assert process.returncode == 128 + signal.SIGINT
-    assert "Ctrl-C: leaving a checkpoint after this step" in shown
-    check_checkpoint(error, arguments, output, classifier_run, capsys)
+    process, outcome, arguments, output = start_training()
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGCONT)
+    ended = outcome()
+    assert ended.returncode == 128 + signal.SIGINT
+    assert "Ctrl-C: leaving a checkpoint after this step" in ended.stdout
+    check_checkpoint(ended.stderr, arguments, output, classifier_run, capsys)
 
 
 @pytest.fixture
