@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from forked_commands import CommandServer, ForkedCommand
+from forked_commands import COMMAND, TRANSFORMERS, CommandServer, ForkedCommand
 
 ANY_DEVICE = ("functional", "fuzz", "models", "nn")  # folders whose tests --device moves
 HERE = Path(__file__).parent
@@ -41,6 +41,13 @@ def pytest_addoption(parser):
 
 def pytest_collection_finish():
     gc.freeze()  # what thousands of tests are made of is not looked through again and again
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()  # nor what the tests of a file have imported: every training looks for garbage
 
 
 def pytest_configure(config):
@@ -183,16 +190,38 @@ def read_page():
     return Page
 
 
+@pytest.fixture(scope="session")
+def transformers_server():
+    """A process that has imported torch and transformers."""
+    server = CommandServer(TRANSFORMERS, {**os.environ, "HF_HUB_OFFLINE": "1"})
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def run_card(tmp_path):
+def run_apart(transformers_server, tmp_path):
+    """A function: run Python in a process of its own that has imported torch and transformers, and nothing of ours."""
+
+    def run(code):
+        folder = tmp_path / "apart"
+        folder.mkdir(exist_ok=True)
+        whole = f"import sys\nassert 'torch_linformer' not in sys.modules\n{code}"
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with ForkedCommand(transformers_server, ["-c", whole], cwd=folder, text=True, **pipes) as process:
+            shown, error = process.communicate()
+        return SimpleNamespace(returncode=process.returncode, stdout=shown, stderr=error)
+
+    return run
+
+
+@pytest.fixture
+def run_card(run_apart, tmp_path):
     """A function: run the Python of a model folder's card, exactly as it is printed, in a process of its own."""
 
     def run(folder):
-        (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "elsewhere" / "PATH OF THIS FOLDER").symlink_to(folder)
-        code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
-        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
-        return subprocess.run([PYTHON, "-c", code], cwd=tmp_path / "elsewhere", **options)
+        (tmp_path / "apart").mkdir()
+        (tmp_path / "apart" / "PATH OF THIS FOLDER").symlink_to(folder)
+        return run_apart(re.search(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.DOTALL)[1])
 
     return run
 
@@ -403,7 +432,7 @@ def model_copy(classifier_run, tmp_path):
 def start_command(datasets_cache):
     """A function: start `linformer` with the given arguments in a process of its own."""
     environment = {**os.environ, "HF_DATASETS_CACHE": str(datasets_cache), "HF_HUB_OFFLINE": "1"}
-    server, started = CommandServer(environment), []
+    server, started = CommandServer(COMMAND, environment), []
 
     def start(*arguments, **options):
         started.append(ForkedCommand(server, arguments, env=environment, text=True, **options))
@@ -427,13 +456,12 @@ def save_source():
         config = BertConfig(
             vocab_size=len(tokenizer),
             hidden_size=24,
-            num_hidden_layers=2,
             num_attention_heads=4,
             intermediate_size=32,
             max_position_embeddings=16,
             initializer_range=0.2,
             pad_token_id=tokenizer.pad_token_id,
-            **fields,
+            **{"num_hidden_layers": 2, **fields},
         )
         model_class(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -80,7 +80,7 @@ def test_it_is_what_the_command_does(folder, teacher, tokenizer, texts, tmp_path
 
 
 @pytest.mark.usefixtures("no_fresh_process")
-def test_the_folder_opens_in_a_fresh_process(teacher, tokenizer, texts, tmp_path):
+def test_the_folder_opens_in_a_fresh_process(teacher, tokenizer, texts, tmp_path, run_apart):
     student = linearize(teacher, **SLOTS)
     torch_linformer.distill(student, teacher, tokenizer, texts, output=tmp_path / "run", pooling="cls", **OPTIONS)
     code = (
@@ -89,7 +89,7 @@ def test_the_folder_opens_in_a_fresh_process(teacher, tokenizer, texts, tmp_path
         "print(type(model).__name__, model.config.pooling)\n"
         f"torch.save(model(torch.arange(4, 16)[None]).last_hidden_state, {str(tmp_path / 'out.pt')!r})"
     )
-    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True)
+    done = run_apart(code)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "LinearBertModel cls\n"
     with torch.no_grad():

@@ -70,7 +70,7 @@ def hub(monkeypatch, datasets_cache):
     for name, value in {"ENDPOINT": server.address, "HF_HUB_OFFLINE": False}.items():
         monkeypatch.setattr(huggingface_hub.constants, name, value)
     monkeypatch.setenv("HF_TOKEN", "hf_write")
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
@@ -90,13 +90,13 @@ def test_a_finished_folder_is_uploaded_as_it_is(hub, train_quickly, tmp_path):
     assert hub.files == written
 
 
-def test_a_hub_that_takes_nothing_leaves_the_model(hub, train_quickly, tmp_path):
+def test_a_hub_that_takes_nothing_leaves_the_model(hub, train_quickly, model_copy):
     hub.refused = "/commit/"
     reason = r": http://\S+: [^\n]*no room for you[^\n]*; the model is in "
-    again = rf"^--push-to-hub me/posts{reason}{re.escape(str(tmp_path / 'run'))}, and the same command with --resume up"
+    again = rf"^--push-to-hub me/posts{reason}{re.escape(str(model_copy))}, and the same command with --resume up"
     with pytest.raises(InputError, match=again):
-        train_quickly(tmp_path / "run", max_steps=1, baseline=False, push_to_hub="posts")
-    assert (tmp_path / "run" / "model.safetensors").exists() and (tmp_path / "run" / "metrics.json").exists()
+        train_quickly(model_copy, resume=True, push_to_hub="posts")
+    assert (model_copy / "model.safetensors").exists() and (model_copy / "metrics.json").exists()
 
 
 @pytest.mark.parametrize(

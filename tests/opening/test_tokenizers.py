@@ -46,8 +46,11 @@ def test_folders_of_every_command_say_so(classifier_run, tmp_path, original, rea
     model = original(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=24, **sizes))
     (tmp_path / "linear").mkdir()
     write_model(linearize(model, k=4), tokenizer, tmp_path / "linear")
-    export_model(str(tmp_path / "linear"), tmp_path / "exported", "torch")
-    for name in ("linear", "exported"):
+    folders = ["linear"]
+    if not reads_text:
+        export_model(str(tmp_path / "linear"), tmp_path / "exported", "torch")
+        folders.append("exported")
+    for name in folders:
         fields = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
         assert fields["split_special_tokens"] is reads_text
 

@@ -16,7 +16,6 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
-from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.language_modeling import CausalLanguageModeling, token_bytes
@@ -149,9 +148,8 @@ def test_evaluation_gives_the_same_scores(clm_run, quick):
         assert scores[name] == pytest.approx(metrics[name], rel=1e-4)
 
 
-@pytest.mark.parametrize("moment", ["20", "trained"])
-def test_a_killed_run_ends_as_if_it_had_not_been(clm_run, train_quickly, tmp_path, moment):
-    output = shutil.copytree(clm_run.moments / moment, tmp_path / "killed")
+def test_a_killed_run_ends_as_if_it_had_not_been(clm_run, train_quickly, tmp_path):
+    output = shutil.copytree(clm_run.moments / "32", tmp_path / "killed")
     train_quickly(output, resume=True, **clm_run.options)
     whole, resumed = (load_file(folder / "model.safetensors") for folder in (clm_run.folder, output))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
@@ -186,7 +184,6 @@ def test_an_encoder_with_a_window(train_quickly, tmp_path):
     train_quickly(tmp_path / "run", window=4, max_steps=2)
     config = load_model(str(tmp_path / "run")).config
     assert config.window == 4 and not config.causal
-    assert export_model(str(tmp_path / "run"), tmp_path / "out", "torch") < 1e-5
 
 
 @pytest.mark.parametrize("task", ["clm", "classify"])

@@ -216,7 +216,7 @@ def test_what_is_read_in_parts_has_its_own_labels(trainer, small_parts, monkeypa
 def test_a_training_from_another_model_begins_with_it(run, quick, masked_run, train_quickly, tmp_path):
     """With steps too small to change a weight it has the scores of --freeze, and the first of them counts."""
     options = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "learning_rate": 1e-12}
-    options |= {"max_length": None, "from_model": str(masked_run.folder)}
+    options |= {"max_length": None, "from_model": str(masked_run.folder), "max_steps": 16}
     shown = train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
     assert "head fitted to 128 rows" in shown and "step 1: validation" in shown
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -225,7 +225,7 @@ def test_a_training_from_another_model_begins_with_it(run, quick, masked_run, tr
     assert first.hidden_dropout_prob > 0 == config.hidden_dropout_prob == config.classifier_dropout
     assert sorted(path.name for path in (tmp_path / "moments" / "trained").glob("checkpoint-*")) == [
         "checkpoint-1",
-        "checkpoint-40",
+        "checkpoint-16",
     ]
 
 
@@ -243,9 +243,9 @@ def test_a_head_that_is_there_already_is_trained_on(classifier_run, train_quickl
 
 def test_a_resumed_training_keeps_its_head(quick, masked_run, train_quickly, tmp_path):
     options = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}
-    options |= {"from_model": str(masked_run.folder)}
+    options |= {"from_model": str(masked_run.folder), "max_steps": 10}
     train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
-    folder = tmp_path / "moments" / "40"  # before the last checkpoint was written
+    folder = tmp_path / "moments" / "10"  # before the last checkpoint was written
     spent = [json.loads(file.read_text())["spent"] for file in folder.glob("checkpoint-*/complete.json")]
     shown = train_quickly(folder, resume=True, **options)
     assert "head fitted" not in shown

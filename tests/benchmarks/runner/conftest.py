@@ -1,6 +1,5 @@
 """The small suites, one thread, and a console that keeps what it is shown."""
 
-import gc
 import io
 import sys
 from pathlib import Path
@@ -11,14 +10,6 @@ from rich.console import Console
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
     sys.path.insert(0, HERE)  # fresh processes take over the path, and import `small_suites` as the tests do
-
-
-@pytest.fixture(autouse=True, scope="module")
-def surroundings():
-    """A garbage collector, called after each contender, that passes over all earlier tests' objects."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
