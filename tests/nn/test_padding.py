@@ -208,7 +208,9 @@ def test_a_float_mask_of_other_numbers_is_refused(mask, subject):
     for number in (1.0, -1.0, -100.0, 1e-9, float("inf"), float("nan")):
         float_mask = torch.zeros(4, LENGTH).masked_fill(mask, float("-inf"))
         float_mask[2, 0] = number
-        with pytest.raises(ValueError, match=r"key_padding_mask of torch.float32 must be 0 at real tokens and -inf, or"):
+        with pytest.raises(
+            ValueError, match=r"key_padding_mask of torch.float32 must be 0 at real tokens and -inf, or"
+        ):
             module(batch, src_key_padding_mask=float_mask)
 
 

@@ -69,8 +69,7 @@ def results(run, src, model, gradients):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("masked", ["whole", "bool", "float"])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("masked", "training"), [("whole", True), ("bool", False), ("float", True)])
 def test_it_is_the_two_streams(build, gradients, trailing_padding, options, masked, training):
     model = build(**DOUBLE, **options).train(training)
     src = torch.randn(3, LENGTH, WIDTH, **DOUBLE)
