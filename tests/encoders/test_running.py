@@ -79,13 +79,6 @@ def test_dropout_of_weights_leaves_their_mean(exact_below):
     assert ((outputs.mean(0) - expected[0]).abs() < 6 * deviation).all()
 
 
-@every_family
-def test_a_step_in_training_mode(family):
-    model = linear(original(family)).train()
-    hidden(model, **inputs_of(family)).sum().backward()
-    assert all(x.grad.isfinite().all() for x in model.parameters() if x.grad is not None)
-
-
 @torch.no_grad()
 def test_a_graph_without_breaks():
     """Recorded whole, and run as it is: what a compiler makes of it is tested with the other packages."""

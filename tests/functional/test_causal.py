@@ -20,6 +20,9 @@ from torch_linformer.functional.causal.state import CausalState
 DOUBLE = {"dtype": torch.float64}
 
 
+WINDOWS = (None, 1, 5, 29)
+
+
 def draw_inputs(seed, batch, heads, length, width, v_width, num_slots, weights="head", bias_heads=True, steepest=1.0):
     """Query, key, value, decays and weights of keys and of values, score bias: float64, all wanting a gradient.
 
@@ -126,8 +129,9 @@ def test_output_and_every_gradient_are_those_of_the_definition(impl, gradients, 
 
 
 @pytest.mark.parametrize("impl", ["torch", "scan"])
-@pytest.mark.parametrize("window", [None, 1, 5, 29])
-@pytest.mark.parametrize("weights", ["none", "position", "head", "row"])
+@pytest.mark.parametrize(
+    ("weights", "window"), [("none", 5), ("position", None), ("head", 5), *(("row", window) for window in WINDOWS)]
+)
 def test_sizes_of_distinct_primes(impl, gradients, monkeypatch, take_at_once, weights, window):
     take_at_once(monkeypatch, segment=7)
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 17, 5, 11, 13, weights)
@@ -252,9 +256,14 @@ def test_pieces_are_the_whole_in_output_and_every_gradient(impl, gradients, size
 
 
 @pytest.mark.parametrize("impl", ["torch", "scan"])
-@pytest.mark.parametrize("sizes", [[19], [1, 7, 0, 2, 9], [1] * 19], ids=["whole", "uneven", "tokens"])
 @pytest.mark.parametrize(
-    ("num_slots", "exact_first", "window"), [(4, 3, None), (4, 30, None), (4, 6, 4), (4, 30, 4), (0, 6, 4)]
+    ("sizes", "num_slots", "exact_first", "window"),
+    [
+        *(([1, 7, 0, 2, 9], *case) for case in [(4, 3, None), (4, 30, None), (4, 6, 4), (4, 30, 4), (0, 6, 4)]),
+        ([19], 4, 6, 4),
+        ([1] * 19, 4, 6, 4),
+    ],
+    ids=str,
 )
 def test_first_tokens_stay_in_sight(impl, gradients, monkeypatch, take_at_once, sizes, num_slots, exact_first, window):
     take_at_once(monkeypatch, segment=5)
@@ -356,9 +365,10 @@ def test_the_formula_written_out_is_the_definition():
 
 
 @pytest.mark.parametrize("impl", ["torch", "scan"])
-@pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
-@pytest.mark.parametrize("autocast", [False, True], ids=["float64", "autocast"])
-@pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (4, 9)])
+@pytest.mark.parametrize(
+    ("sizes", "window", "exact_first", "autocast"),
+    [*((path, 4, 9, False) for path in PATHS), ("uneven", None, 0, False), ("uneven", 4, 9, True)],
+)
 def test_the_gradient_to_whatever_comes_later_is_exactly_zero(
     impl, monkeypatch, take_at_once, sizes, autocast, window, exact_first
 ):
@@ -369,7 +379,7 @@ def test_the_gradient_to_whatever_comes_later_is_exactly_zero(
     with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=autocast):
         inputs = [x @ torch.eye(x.shape[-1], dtype=x.dtype) for x in sequences]
         options = {"score_bias": bias, "window": window, "exact_first": exact_first, "chunk_size": 3, "impl": impl}
-        output, _, _ = in_pieces(sizes, inputs, proj_k, proj_v, **options)
+        output, _, _ = in_pieces(PATHS[sizes], inputs, proj_k, proj_v, **options)
     assert output.dtype == (torch.bfloat16 if autocast else torch.float64)
     for position in range(19):
         wanted = [*sequences[1:], proj_k.weights, proj_v.weights]
