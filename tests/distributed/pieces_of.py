@@ -99,6 +99,24 @@ MODELS = {
     ),
     "tags, on a ModernBERT": (LinformerForTokenClassification, {"on": "ModernBert", "exact_below": 20}),
 }
+FAR = ("conv, window", "max, window", "dynamic, everything", "only a window", "causal, window, exact tokens")
+UNPADDED = (  # the last two also with an empty piece
+    "linear, with a bias",
+    "linear, one map for all layers",
+    "conv, window",
+    "mean",
+    "max, window",
+    "reversible",
+    "classes by the last token",
+    "classes by mean and maximum",
+    "classes with a lexical head, without a token for padding",
+    "masked words",
+    "tags",
+    "classes, on a BERT, some rows exactly",
+    "classes, on a RoBERTa, all rows exactly",
+    "dynamic, everything",
+    "causal, window, exact tokens",
+)
 OF_FAMILY = {
     "ModernBert": {
         **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 2),
@@ -270,22 +288,22 @@ def cases(count: int) -> dict[str, Callable[[], float]]:
     One process has nobody to ask; two have even pieces and rows without padding; a window over four reaches more than
     one neighbor.
     """
-    found: dict[str, Callable[[], float]] = {"bytes": of_bytes}
+    by_name: dict[str, Callable[[], float]] = {"bytes": of_bytes}
     for name, options in ENCODERS.items():
-        if count == 2:
-            found[name] = partial(of_encoder, options, False, None)
-            if options.get("causal") or name == "dynamic, everything":
-                found[f"{name}; the last piece empty"] = partial(of_encoder, options, False, LAST_EMPTY)
-        if count == 3 or (count == 4 and ("window" in options or "exact_first" in options)):
-            found[f"{name}; padded, uneven"] = partial(of_encoder, options, True, UNEVEN[count])
+        if count == 2 and name in UNPADDED:
+            by_name[name] = partial(of_encoder, options, False, None)
+        if count == 2 and name in UNPADDED[-2:]:
+            by_name[f"{name}; the last piece empty"] = partial(of_encoder, options, False, LAST_EMPTY)
+        if count == 3 or (count == 4 and name in FAR):
+            by_name[f"{name}; padded, uneven"] = partial(of_encoder, options, True, UNEVEN[count])
     for name, (model_class, options) in MODELS.items():
-        if count == 2:
-            found[name] = partial(of_model, model_class, options, False)
+        if count == 2 and name in UNPADDED:
+            by_name[name] = partial(of_model, model_class, options, False)
         if count in (1, 3):
-            found[f"{name}; padded"] = partial(of_model, model_class, options, True)
+            by_name[f"{name}; padded"] = partial(of_model, model_class, options, True)
     if count == 4:
-        found["FSDP2"] = of_mesh
-    return found
+        by_name["FSDP2"] = of_mesh
+    return by_name
 
 
 def run(rank: int, count: int, store: str, file: str) -> None:

@@ -21,10 +21,8 @@ from encoders.families import (
 )
 from torch.testing import assert_close
 
-MIXED = 12
 EXACT = {"rtol": 0, "atol": 1e-9}  # float64
 ROUNDING = 2.0**-8  # of bfloat16
-TWO_OF_THEM = [TEXTS[0], TEXTS[-1]]  # absolute positions; rotary ones, and a local layer
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
 
@@ -81,18 +79,11 @@ def test_dropout_of_weights_leaves_their_mean(exact_below):
     assert ((outputs.mean(0) - expected[0]).abs() < 6 * deviation).all()
 
 
-@every_family
-def test_a_step_in_training_mode(family):
-    model = linear(original(family)).train()
-    hidden(model, **inputs_of(family)).sum().backward()
-    assert all(x.grad.isfinite().all() for x in model.parameters() if x.grad is not None)
-
-
 @torch.no_grad()
-@pytest.mark.parametrize(("family", "exact_below"), [(TWO_OF_THEM[0], MIXED), (TWO_OF_THEM[1], 0)], ids=str)
-def test_a_graph_without_breaks(family, exact_below):
+def test_a_graph_without_breaks():
     """Recorded whole, and run as it is: what a compiler makes of it is tested with the other packages."""
-    model, mask = linear(original(family), exact_below=exact_below), padded_mask()
+    family = TEXTS[-1]  # with rotary positions and a local layer
+    model, mask = linear(original(family)), padded_mask()
     compiled, batch = torch.compile(model, backend="eager", fullgraph=True), padded(family, mask)
     assert_close(hidden(compiled, **batch)[mask == 1], hidden(model, **batch)[mask == 1], **EXACT)
     torch.compiler.reset()
@@ -110,9 +101,11 @@ class Hidden(torch.nn.Module):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("family", "exact_below"), [(TWO_OF_THEM[0], 8), (TWO_OF_THEM[1], 0)], ids=str)
-def test_an_exported_program_takes_other_sizes(family, exact_below):
-    model = Hidden(linear(original(family), exact_below=exact_below)).eval()
+def test_an_exported_program_takes_other_sizes():
+    """Some of its rows are read exactly, some by slots."""
+    config = TEXTS[0].config
+    config.num_hidden_layers = 1
+    model = Hidden(linear(random_model(base_class(TEXTS[0]), config), exact_below=10)).eval()
     sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", max=50)}
 
     def texts(rows, length):

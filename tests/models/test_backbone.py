@@ -128,40 +128,13 @@ def test_recorded_attentions(build, token_ids, fields, slots, masked):
     assert_close(outputs.last_hidden_state, plain, rtol=0, atol=EXACT)
 
 
-@pytest.mark.parametrize("masked", [False, True])
 @torch.no_grad()
-def test_nothing_is_recorded_unasked(build, token_ids, masked):
-    mask = torch.ones(2, 11) if masked else None
-    outputs = build(LinformerModel)(token_ids(2, 11), attention_mask=mask)
-    assert list(outputs) == ["last_hidden_state"]
-    assert outputs.hidden_states is None and outputs.attentions is None
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("by", ["argument", "config"])
-@torch.no_grad()
-def test_outputs_as_a_tuple(build, token_ids, by, masked):
-    model = build(LinformerModel)
-    inputs = {"input_ids": token_ids(2, 11), "attention_mask": torch.ones(2, 11) if masked else None}
-    recorded = {"output_hidden_states": True, "output_attentions": True}
-    named = model(**inputs, **recorded)
-    if by == "config":
-        model.config.return_dict = False
-    else:
-        recorded["return_dict"] = False
-    outputs = model(**inputs, **recorded)
-    assert type(outputs) is tuple
-    assert_close(outputs, (named.last_hidden_state, named.hidden_states, named.attentions), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@torch.no_grad()
-def test_the_configuration_may_ask_for_outputs(build, token_ids, masked):
+def test_the_configuration_may_ask_for_outputs(build, token_ids):
     model = build(LinformerModel, output_hidden_states=True, output_attentions=True)
-    mask = torch.ones(2, 11) if masked else None
-    outputs = model(token_ids(2, 11), attention_mask=mask)
+    outputs = model(token_ids(2, 11))
     assert (len(outputs.hidden_states), len(outputs.attentions)) == (3, 2)
-    assert model(token_ids(2, 11), attention_mask=mask, output_attentions=False).attentions is None
+    assert model(token_ids(2, 11), output_attentions=False).attentions is None
+    assert list(build(LinformerModel)(token_ids(2, 11))) == ["last_hidden_state"]
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -177,8 +150,16 @@ def test_single_hidden_states_may_be_selected(build, token_ids, masked):
     assert torch.equal(selected[1], every[1])
 
 
-@pytest.mark.parametrize("fields", [{}, {"norm_first": True, "gated": True, "num_key_value_heads": 1}])
-@pytest.mark.parametrize("sharing", ["none", "headwise", "kv", "layerwise"])
+twins = pytest.mark.parametrize(
+    ("sharing", "fields"),
+    [
+        *((sharing, {}) for sharing in ("none", "headwise", "kv", "layerwise")),
+        ("headwise", {"norm_first": True, "gated": True, "num_key_value_heads": 1}),
+    ],
+)
+
+
+@twins
 def test_the_full_twin_differs_in_the_projections_alone(tiny, sharing, fields):
     linformer = LinformerForSequenceClassification(tiny(sharing=sharing, **fields))
     full = LinformerForSequenceClassification(tiny(attention="full", **fields))
@@ -189,8 +170,7 @@ def test_the_full_twin_differs_in_the_projections_alone(tiny, sharing, fields):
     assert theirs == {name: shape for name, shape in ours.items() if name not in projections}
 
 
-@pytest.mark.parametrize("fields", [{}, {"norm_first": True, "gated": True, "num_key_value_heads": 1}])
-@pytest.mark.parametrize("sharing", ["none", "headwise", "kv", "layerwise"])
+@twins
 @torch.no_grad()
 def test_identity_projections_give_the_full_twin(build, token_ids, sharing, fields):
     linformer = build(LinformerModel, sharing=sharing, k=29, **fields)

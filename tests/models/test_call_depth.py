@@ -33,8 +33,7 @@ def functions_above_the_softmax(model, input_ids, monkeypatch):
     return stacks[0]
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize(("padded", "training"), [(False, False), (True, True)], ids=["whole", "padded"])
 @pytest.mark.parametrize(
     "options",
     [

@@ -247,26 +247,6 @@ def test_models_that_are_not_causal(build, tiny, token_ids):
     assert build(LinformerModel)(token_ids(1, 5), use_cache=True).past_key_values is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"position_embedding": "rotary"}, "position_embedding='rotary' needs causal=True"),
-        ({"causal": True, "k": 0}, "k=0 leaves nothing to attend to: give window"),
-        ({"window": 0}, "window must be at least 1 token, or None for no window, got 0"),
-        ({"k": 0}, "k must lie between 1 and max_position_embeddings = 29, got 0"),
-        ({"causal": True, "exact_last": 1}, "^exact_last=1 has no effect on causal attention, "),
-        (
-            {"causal": True, "attention": "full", "exact_first": 1},
-            "^exact_first=1 has no effect on causal full attention",
-        ),
-        ({"causal": True, "slot_bias": True}, "^slot_bias=True has no effect on causal attention, "),
-    ],
-)
-def test_configurations_that_no_model_can_be_built_from(tiny, fields, message):
-    with pytest.raises(ValueError, match=message):
-        tiny(**fields)
-
-
 @torch.no_grad()
 def test_a_local_window_in_a_model_that_sees_both_ways(build, token_ids):
     model, ids = build(LinformerForMaskedLM, window=4), token_ids(2, 20)

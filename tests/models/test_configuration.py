@@ -73,31 +73,58 @@ def test_what_other_libraries_leave_in_a_saved_configuration_stays(tiny, tmp_pat
         assert [part.tool_version for part in parts] == ["2026.1"] * len(parts)
 
 
-CAUSAL_TEXT = "causal attention, whose slots are running means"
+CAUSAL = "causal attention, whose slots are running means"
+NAN = float("nan")
+ACTIVATIONS = ("hidden_act", "classifier_hidden_act")
+IN_RANGE = "k must lie between 1 and max_position_embeddings = 29, got"
+REFUSED = [
+    ({"causal": True, "projection": "mean"}, f"projection='mean' has no effect on {CAUSAL}: leave it at 'linear'$"),
+    ({"causal": True, "sharing": "kv"}, f"sharing='kv' has no effect on {CAUSAL}: leave it at 'headwise'$"),
+    ({"causal": True, "exact_last": 1}, "exact_last=1 has no effect on causal attention, "),
+    ({"attention": "full", "length_scaling": False}, "length_scaling=False has no effect on full attention: leave it"),
+    ({"attention": "full", "slot_bias": True}, "slot_bias=True has no effect on full attention: leave it at False$"),
+    (
+        {"attention": "full", "window": 5, "causal": True},
+        "window=5 has no effect on causal full attention: leave it at",
+    ),
+    ({"causal": True, "attention": "full", "exact_first": 1}, "exact_first=1 has no effect on causal full attention"),
+    (
+        {"projection": "mean", "sharing": "none"},
+        "sharing='none' has no effect on slots made by projection='mean': leav",
+    ),
+    ({"projection": "conv", "length_scaling": False}, "length_scaling=False has no effect on slots made by .*'conv'"),
+    *(({"k": k}, f"{IN_RANGE} {wrong}$") for k, wrong in ((0, 0), (-1, -1), (30, 30), ([3, 30], 30), ([0, 3], 0))),
+    ({"causal": True, "k": 0}, "k=0 leaves nothing to attend to: give window"),
+    ({"window": 0}, "window must be at least 1 token, or None for no window, got 0"),
+    ({"position_embedding": "rotary"}, "position_embedding='rotary' needs causal=True"),
+    ({"num_attention_heads": 4}, "hidden_size 15 is not a multiple of num_attention_heads 4"),
+    *(({name: "gleu"}, rf"{name} must be one of .*gelu.*relu.*, got 'gleu'$") for name in ACTIVATIONS),
+    ({"pad_token_id": 37}, "pad_token_id 37 lies outside vocab_size 37$"),
+    *(({"threshold": number}, f"threshold must lie between 0 and 1, got {number}") for number in (0, 1, -0.5, NAN)),
+    ({"max_answer_length": 0}, "max_answer_length must be at least 1, got 0"),
+]
+ONLY_THE_MODEL_SEES = [
+    ({"k": [3, 7], "sharing": "layerwise"}, r"sharing='layerwise' .* k must be one number, got \[3, 7\]"),
+    ({"k": [3, 7, 5]}, r"k must be one number or one a layer \(2\), got 3 numbers"),
+    ({"num_key_value_heads": 2}, "num_heads 3 is not a multiple of num_kv_heads 2"),
+]
 
 
-@pytest.mark.parametrize(
-    ("fields", "option", "attention", "default"),
-    [
-        ({"causal": True, "projection": "mean"}, "projection='mean'", CAUSAL_TEXT, "'linear'"),
-        ({"causal": True, "sharing": "kv"}, "sharing='kv'", CAUSAL_TEXT, "'headwise'"),
-        ({"causal": True, "length_scaling": False}, "length_scaling=False", CAUSAL_TEXT, "True"),
-        ({"causal": True, "slot_bias": True}, "slot_bias=True", CAUSAL_TEXT, "False"),
-        ({"attention": "full", "projection": "conv"}, "projection='conv'", "full attention", "'linear'"),
-        ({"attention": "full", "sharing": "layerwise"}, "sharing='layerwise'", "full attention", "'headwise'"),
-        ({"attention": "full", "length_scaling": False}, "length_scaling=False", "full attention", "True"),
-        ({"attention": "full", "slot_bias": True}, "slot_bias=True", "full attention", "False"),
-        ({"attention": "full", "window": 5}, "window=5", "full attention", "None"),
-        ({"attention": "full", "window": 5, "causal": True}, "window=5", "causal full attention", "None"),
-        ({"projection": "mean", "sharing": "none"}, "sharing='none'", "slots made by projection='mean'", "'headwise'"),
-        ({"projection": "max", "sharing": "layerwise"}, "sharing='layerwise'", "slots .*='max'", "'headwise'"),
-        ({"projection": "max", "length_scaling": False}, "length_scaling=False", "slots .*='max'", "True"),
-        ({"projection": "conv", "length_scaling": False}, "length_scaling=False", "slots .*='conv'", "True"),
-    ],
-)
-def test_an_option_that_the_attention_does_not_have_is_refused(tiny, fields, option, attention, default):
-    with pytest.raises(ValueError, match=f"^{option} has no effect on {attention}: leave it at {default}$"):
+@pytest.mark.parametrize(("fields", "message"), REFUSED, ids=str)
+def test_what_no_model_can_be_is_refused(tiny, fields, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
         tiny(**fields)
+
+
+@pytest.mark.parametrize(("fields", "message"), ONLY_THE_MODEL_SEES, ids=str)
+def test_what_only_the_model_can_see_is_refused_there(tiny, fields, message):
+    config = tiny(**fields)
+    with pytest.raises(ValueError, match=message):
+        LinformerModel(config)
+
+
+def test_the_last_token_of_the_vocabulary_may_be_padding(tiny):
+    assert tiny(pad_token_id=36).pad_token_id == 36
 
 
 @pytest.mark.parametrize(
@@ -136,21 +163,9 @@ def test_changes_of_a_saved_configuration_are_checked_with_the_rest(build, tmp_p
         LinformerConfig.from_pretrained(tmp_path, attention="Full")
 
 
-@pytest.mark.parametrize("k", [0, -1, 30, [3, 30], [0, 3]])
-def test_k_out_of_range_is_refused(tiny, k):
-    wrong = k if isinstance(k, int) else next(one for one in k if not 1 <= one <= 29)
-    with pytest.raises(ValueError, match=f"k must lie between 1 and max_position_embeddings = 29, got {wrong}$"):
-        tiny(k=k)
-
-
 @pytest.mark.parametrize("k", [1, 29, [1, 29]])
 def test_k_at_the_ends_of_its_range_is_taken(build, token_ids, k):
     assert build(LinformerModel, k=k)(token_ids(2, 11)).last_hidden_state.isfinite().all()
-
-
-def test_a_width_that_heads_do_not_divide_is_refused(tiny):
-    with pytest.raises(ValueError, match="hidden_size 15 is not a multiple of num_attention_heads 4"):
-        tiny(num_attention_heads=4)
 
 
 @pytest.mark.parametrize(
@@ -169,32 +184,6 @@ def test_a_whole_number_is_taken_where_a_fraction_may_stand(tiny):
     fractions = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "layer_norm_eps")
     config = tiny(**dict.fromkeys(fractions, 0), class_weights=[1, 2.5])
     assert [getattr(config, name) for name in fractions] == [0, 0, 0, 0] and config.class_weights == [1, 2.5]
-
-
-@pytest.mark.parametrize("field", ["hidden_act", "classifier_hidden_act"])
-def test_an_unknown_activation_is_refused_with_the_known_ones(tiny, field):
-    with pytest.raises(ValueError, match=rf"^{field} must be one of .*gelu.*relu.*, got 'gleu'$"):
-        tiny(**{field: "gleu"})
-
-
-def test_a_padding_token_outside_the_vocabulary_is_refused(tiny):
-    vocab_size = tiny().vocab_size
-    with pytest.raises(ValueError, match=f"^pad_token_id {vocab_size} lies outside vocab_size {vocab_size}$"):
-        tiny(pad_token_id=vocab_size)
-    assert tiny(pad_token_id=vocab_size - 1).pad_token_id == vocab_size - 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"k": [3, 7], "sharing": "layerwise"}, r"sharing='layerwise' .* k must be one number, got \[3, 7\]"),
-        ({"k": [3, 7, 5]}, r"k must be one number or one a layer \(2\), got 3 numbers"),
-        ({"num_key_value_heads": 2}, "num_heads 3 is not a multiple of num_kv_heads 2"),
-    ],
-)
-def test_what_only_the_model_can_see_is_refused_there(tiny, fields, message):
-    with pytest.raises(ValueError, match=message):
-        LinformerModel(tiny(**fields))
 
 
 def test_defaults_have_the_dimensions_of_roberta_base():
@@ -269,17 +258,6 @@ def test_round_trip_through_a_folder(tiny, tmp_path, attention):
     assert {name: getattr(loaded, name) for name in fields} == fields
     assert loaded.num_labels == 3
     assert loaded.to_dict() == config.to_dict()
-
-
-@pytest.mark.parametrize("threshold", [0, 1, -0.5, float("nan")])
-def test_a_threshold_is_a_probability(tiny, threshold):
-    with pytest.raises(ValueError, match=f"threshold must lie between 0 and 1, got {threshold}"):
-        tiny(threshold=threshold)
-
-
-def test_an_answer_has_a_token_at_least(tiny):
-    with pytest.raises(ValueError, match="max_answer_length must be at least 1, got 0"):
-        tiny(max_answer_length=0)
 
 
 def test_label_names_stand_in_the_order_of_the_logits(tiny):

@@ -63,13 +63,12 @@ def scores(outputs):
 
 
 @pytest.mark.parametrize("model_class", AUTO_CLASSES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_saved_and_loaded_by_its_auto_class_in_every_dtype(build, token_ids, tmp_path, model_class, dtype, attention):
-    model = build(model_class, dtype=dtype, attention=attention, classifier_hidden_act="tanh")
+def test_saved_and_loaded_by_its_auto_class(build, token_ids, tmp_path, model_class, attention):
+    model = build(model_class, dtype=torch.bfloat16, attention=attention, classifier_hidden_act="tanh")
     model.save_pretrained(tmp_path)
-    loaded = AUTO_CLASSES[model_class].from_pretrained(tmp_path, dtype=dtype).eval()
-    assert type(loaded) is model_class and loaded.dtype == dtype
+    loaded = AUTO_CLASSES[model_class].from_pretrained(tmp_path).eval()
+    assert type(loaded) is model_class and loaded.dtype == torch.bfloat16
     assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
     ids = token_ids(*shape_of_inputs(model_class))
     assert_close(scores(loaded(ids)), scores(model(ids)))
@@ -111,33 +110,6 @@ def test_types_and_positions_are_read(build, token_ids, model_class, attention):
     assert_close(scores(model(ids, token_type_ids=torch.zeros_like(ids), position_ids=positions)), plain)
     for changed in ({"token_type_ids": ids % 4}, {"position_ids": positions + 1}):
         assert not any(torch.allclose(x, y) for x, y in zip(scores(model(ids, **changed)), plain, strict=True))
-
-
-@pytest.mark.parametrize("model_class", AUTO_CLASSES)
-@torch.no_grad()
-def test_a_batch_gives_each_row_what_the_row_alone_gives(build, token_ids, model_class, attention):
-    model = build(model_class, attention=attention)
-    ids = token_ids(*shape_of_inputs(model_class))
-    together = scores(model(ids))
-    for row in range(ROWS):
-        alone = scores(model(ids[row : row + 1]))
-        assert_close([x[row : row + 1] for x in together], alone)
-
-
-@pytest.mark.parametrize("model_class", AUTO_CLASSES)
-@pytest.mark.parametrize("side", ["left", "right"])
-@torch.no_grad()
-def test_padding_on_either_side_changes_nothing(build, token_ids, model_class, side, attention):
-    model = build(model_class, attention=attention)
-    ids = token_ids(*shape_of_inputs(model_class))
-    padding, real = torch.full_like(ids[..., :4], 5), torch.ones_like(ids)
-    order = slice(None, None, -1 if side == "left" else 1)
-    padded = torch.cat([ids, padding][order], dim=-1)
-    mask = torch.cat([real, torch.zeros_like(padding)][order], dim=-1)
-    kept = slice(4, None) if side == "left" else slice(None, LENGTH)
-    per_token = model_class.__name__.endswith(("Model", "LM", "TokenClassification", "QuestionAnswering"))
-    found = [x[:, kept] if per_token else x for x in scores(model(padded, attention_mask=mask))]
-    assert_close(found, scores(model(ids)))
 
 
 @pytest.mark.parametrize("model_class", HEADS)

@@ -85,8 +85,7 @@ def test_types_are_read_where_there_are_some(encoder, build):
     assert backbone.takes >= {"input_ids", "attention_mask", "position_ids", "inputs_embeds"}
 
 
-@pytest.mark.parametrize("tokens", [18, 7])
-@pytest.mark.parametrize("side", ["right", "left", "holes"])
+@pytest.mark.parametrize(("side", "tokens"), [("right", 7), ("left", 18), ("holes", 7)])
 @pytest.mark.parametrize("model_class", HEADS)
 def test_a_padded_row_is_the_row_alone(build, model_class, side, tokens):
     model = build(model_class)

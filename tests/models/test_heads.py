@@ -11,6 +11,7 @@ from torch_linformer.models import (
     LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
+    LinformerModel,
 )
 from torch_linformer.models.pooling import pool
 
@@ -236,15 +237,14 @@ def test_masked_lm_scores_by_hand(build, token_ids):
     assert_close(model(ids).logits, scores + weights["lm_head.decoder.bias"])
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("model_class", [LinformerForSequenceClassification, LinformerForMaskedLM])
+@pytest.mark.parametrize("model_class", [LinformerModel, LinformerForSequenceClassification, LinformerForMaskedLM])
 @pytest.mark.parametrize("by", ["argument", "config"])
 @torch.no_grad()
-def test_outputs_as_a_tuple(build, token_ids, model_class, by, masked):
+def test_outputs_as_a_tuple(build, token_ids, model_class, by):
     model = build(model_class)
     ids = token_ids(2, 11)
-    labels = ids if model_class is LinformerForMaskedLM else torch.tensor([0, 1])
-    inputs = {"input_ids": ids, "labels": labels, "attention_mask": torch.ones(2, 11) if masked else None}
+    labels = {LinformerForMaskedLM: ids, LinformerForSequenceClassification: torch.tensor([0, 1])}.get(model_class)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones(2, 11), **({} if labels is None else {"labels": labels})}
     recorded = {"output_hidden_states": True, "output_attentions": True}
     named = model(**inputs, **recorded)
     assert (len(named.hidden_states), len(named.attentions)) == (3, 2)
@@ -254,8 +254,7 @@ def test_outputs_as_a_tuple(build, token_ids, model_class, by, masked):
         recorded["return_dict"] = False
     outputs = model(**inputs, **recorded)
     assert type(outputs) is tuple
-    expected = (named.loss, named.logits, named.hidden_states, named.attentions)
-    assert_close(outputs, expected, rtol=0, atol=0)
+    assert_close(outputs, named.to_tuple(), rtol=0, atol=0)
 
 
 def losses_of_training(model, batch, steps):
@@ -304,9 +303,14 @@ def test_training_a_masked_lm_lowers_the_loss(tiny, token_ids):
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"attention": "full"}, {"projection": "conv", "norm_first": True}, {"classifier_hidden_act": "tanh"}]
+    ("fields", "pooling"),
+    [
+        *(({}, pooling) for pooling in POOLINGS),
+        ({"attention": "full"}, "mean"),
+        ({"projection": "conv", "norm_first": True}, "mean_max"),
+        ({"classifier_hidden_act": "tanh"}, "cls"),
+    ],
 )
-@pytest.mark.parametrize("pooling", POOLINGS)
 def test_bfloat16_autocast(build, token_ids, fields, pooling):
     model = build(LinformerForSequenceClassification, dtype=torch.float32, pooling=pooling, **fields)
     batch = {

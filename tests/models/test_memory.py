@@ -138,19 +138,6 @@ def test_saved_loaded_and_resized(build, token_ids, tmp_path, attention):
     assert loaded(token_ids(1, 41)).last_hidden_state.isfinite().all()
 
 
-@torch.no_grad()
-def test_an_exported_reversible_model_computes_the_same(build, token_ids):
-    model = build(LinformerModel, **REVERSIBLE, chunk_size=4)
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=29)}
-    inputs = {"input_ids": token_ids(3, 11), "attention_mask": MASK}
-    shapes = dict.fromkeys(inputs, sizes)
-    program = torch.export.export(model, (), kwargs=inputs, dynamic_shapes=shapes).module()
-    other = {"input_ids": token_ids(2, 23), "attention_mask": torch.ones(2, 23, dtype=torch.long)}
-    for each in (inputs, other):
-        real = each["attention_mask"].bool()
-        assert_close(program(**each)[0][real], model(**each)[0][real])
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

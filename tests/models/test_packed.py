@@ -206,7 +206,7 @@ def test_a_compiled_model_refuses_packed_rows_when_it_runs(build, rows):
     model = build(LinformerModel, num_hidden_layers=1)
     ids, positions, _ = rows
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
     one = torch.arange(24).expand(2, -1)
     expected = model(ids, position_ids=one).last_hidden_state
     assert_close(compiled(ids, position_ids=one).last_hidden_state, expected)

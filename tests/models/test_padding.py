@@ -49,7 +49,15 @@ MODELS = {
     "causal-window": {"causal": True, "window": 3, "exact_first": 1},
     "causal-full": {"attention": "full", "causal": True, "position_embedding": "rotary"},
 }
-PLACEMENTS = ("right", "left", "middle", "scattered", "mixed")
+PLACEMENTS = ("right", "left", "mixed")
+IN_OTHER_WAYS = (
+    "headwise",
+    "dynamic-window",
+    "no-positions",
+    "full",
+    "causal-rotary",
+)  # for each, rows on one side too
+PLACED = [(name, placement) for name in MODELS for placement in (PLACEMENTS if name in IN_OTHER_WAYS else ("mixed",))]
 POOLINGS = ("mean", "cls", "max", "mean_max")
 
 
@@ -96,7 +104,7 @@ def close(actual, expected):
     assert_close(actual, expected, rtol=0, atol=EXACT)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "placement"), PLACED)
 @torch.no_grad()
 def test_a_padded_row_gives_what_the_row_alone_gives(build, rows, placement, name):
     model = build(LinformerModel, **MODELS[name])
@@ -108,43 +116,37 @@ def test_a_padded_row_gives_what_the_row_alone_gives(build, rows, placement, nam
         alone = model(**{key: value[row : row + 1, real] for key, value in rows.items()}, **recorded)
         close(padded.last_hidden_state[row, real], alone.last_hidden_state[0])
         assert len(padded.hidden_states) == len(alone.hidden_states) == 3
-        for ours, expected in zip(padded.hidden_states, alone.hidden_states, strict=True):
-            close(ours[row, real], expected[0])
+        for states, expected in zip(padded.hidden_states, alone.hidden_states, strict=True):
+            close(states[row, real], expected[0])
         assert len(padded.attentions) == len(alone.attentions) == 2
-        for ours, expected in zip(padded.attentions, alone.attentions, strict=True):
-            weights = ours[row][:, real]
+        for weights, expected in zip(padded.attentions, alone.attentions, strict=True):
+            of_row = weights[row][:, real]
             if model.config.attention == "full":
                 padding = [column for column in range(LENGTH) if column not in real]
-                assert (weights[..., padding] == 0).all()
-                weights = weights[..., real]
-            close(weights, expected[0])
+                assert (of_row[..., padding] == 0).all()
+                of_row = of_row[..., real]
+            close(of_row, expected[0])
 
 
 @pytest.mark.parametrize("attention", ["linformer", "full"])
-@pytest.mark.parametrize("activation", [None, "tanh"])
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(
+    ("model_class", "fields"),
+    [
+        *((LinformerForSequenceClassification, {"pooling": pooling}) for pooling in POOLINGS),
+        (LinformerForSequenceClassification, {"pooling": "mean", "classifier_hidden_act": "tanh"}),
+        (LinformerForMaskedLM, {}),
+    ],
+    ids=str,
+)
 @torch.no_grad()
-def test_classification_of_a_padded_row(build, rows, placement, pooling, activation, attention):
-    fields = {"pooling": pooling, "classifier_hidden_act": activation, "attention": attention}
-    model = build(LinformerForSequenceClassification, num_labels=5, **fields)
+def test_scores_of_a_padded_row(build, rows, placement, model_class, fields, attention):
+    model = build(model_class, num_labels=5, attention=attention, **fields)
     del rows["position_ids"]
     padded = model(**rows, attention_mask=mask_of(placement)).logits
     for row in range(len(REAL_TOKENS)):
         real = columns_of(placement, row)
         alone = model(**{key: value[row : row + 1, real] for key, value in rows.items()}).logits
-        close(padded[row], alone[0])
-
-
-@pytest.mark.parametrize("attention", ["linformer", "full"])
-@torch.no_grad()
-def test_token_scores_of_a_padded_row(build, rows, placement, attention):
-    model = build(LinformerForMaskedLM, attention=attention)
-    del rows["position_ids"]
-    padded = model(**rows, attention_mask=mask_of(placement)).logits
-    for row in range(len(REAL_TOKENS)):
-        real = columns_of(placement, row)
-        alone = model(**{key: value[row : row + 1, real] for key, value in rows.items()}).logits
-        close(padded[row, real], alone[0])
+        close(padded[row, real] if padded.dim() == 3 else padded[row], alone[0])
 
 
 @pytest.mark.parametrize("position_embedding", ["learned", "sinusoidal", "none"])
@@ -182,7 +184,7 @@ def test_rows_do_not_see_each_other(build, rows, name):
     close(permuted, model(**inputs).logits[order])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "placement"), PLACED)
 @torch.no_grad()
 def test_what_stands_at_padding_is_irrelevant(build, rows, placement, name):
     model = build(LinformerForSequenceClassification, pooling="mean_max", **MODELS[name])
@@ -195,17 +197,17 @@ def test_what_stands_at_padding_is_irrelevant(build, rows, placement, name):
     assert torch.equal(model(**others, attention_mask=mask).logits, model(**rows, attention_mask=mask).logits)
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -1e300])
 @pytest.mark.parametrize("name", MODELS)
-def test_nan_at_padding_changes_nothing(build, rows, name, poison):
+def test_nan_at_padding_changes_nothing(build, rows, name):
     model = build(LinformerForSequenceClassification, pooling="mean_max", num_labels=5, **MODELS[name])
     mask = mask_of("mixed")
     labels = torch.tensor([4, 0, 2, 3])
     embeds = model.get_input_embeddings()(rows.pop("input_ids")).detach()
+    poison = torch.tensor([float("nan"), float("inf"), -1e300]).repeat(embeds.shape[-1] // 3)
     results = []
-    for value in (0.0, poison):
+    for numbers in (torch.zeros_like(poison), poison):
         model.zero_grad()
-        leaf = embeds.masked_fill((mask == 0).unsqueeze(-1), value).requires_grad_()
+        leaf = torch.where((mask == 0).unsqueeze(-1), numbers, embeds).requires_grad_()
         outputs = model(inputs_embeds=leaf, attention_mask=mask, labels=labels, **rows)
         outputs.loss.backward()
         assert (leaf.grad[mask == 0] == 0).all()
@@ -216,11 +218,15 @@ def test_nan_at_padding_changes_nothing(build, rows, name, poison):
     assert_close(results[1], results[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "pooling"),
+    [
+        *((name, "mean_max") for name in MODELS),
+        *(("headwise", pooling) for pooling in POOLINGS[:3]),
+        ("causal", "last"),
+    ],
+)
 def test_a_row_of_padding_alone(build, rows, name, pooling):
-    if pooling == "cls" and "causal" in MODELS[name]:
-        pooling = "last"  # what such a model has in its place
     model = build(LinformerForSequenceClassification, pooling=pooling, num_labels=5, **MODELS[name])
     mask = mask_of("left")
     with torch.no_grad():
@@ -254,12 +260,13 @@ def test_a_mask_without_padding_is_no_mask(build, rows, name):
     close(model(**rows, attention_mask=torch.ones(4, LENGTH)).logits, model(**rows).logits)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float32, torch.float64])
 @torch.no_grad()
-def test_the_mask_may_have_any_dtype(build, rows, dtype):
-    model = build(LinformerForSequenceClassification, pooling="mean_max")
-    mask = mask_of("mixed")
-    assert torch.equal(model(**rows, attention_mask=mask.to(dtype)).logits, model(**rows, attention_mask=mask).logits)
+def test_the_mask_may_have_any_dtype_and_any_mark_but_zero_is_a_real_token(build, rows):
+    model, mask = build(LinformerForSequenceClassification, pooling="mean_max"), mask_of("mixed")
+    expected = model(**rows, attention_mask=mask).logits
+    dtypes = (torch.bool, torch.uint8, torch.int32, torch.float32, torch.float64)
+    for other in (*(mask.to(dtype) for dtype in dtypes), *(mask * mark for mark in (2, -1, 0.5))):
+        assert torch.equal(model(**rows, attention_mask=other).logits, expected)
 
 
 @pytest.mark.parametrize("shape", [(11,), (4, 10), (3, 11), (4, 1, 1, 11), (4, 11, 11)])
@@ -267,15 +274,6 @@ def test_a_mask_of_another_shape_is_refused(build, rows, shape):
     model = build(LinformerForSequenceClassification)
     with pytest.raises(ValueError, match=r"attention_mask must have shape \(B, N\) = \(4, 11\), got \("):
         model(**rows, attention_mask=torch.ones(shape))
-
-
-@pytest.mark.parametrize("mark", [2, -1, 0.5])
-@torch.no_grad()
-def test_any_mark_but_zero_is_a_real_token(build, token_ids, mark):
-    model = build(LinformerModel)
-    ids, mask = token_ids(2, LENGTH), torch.tensor([[0] * 4 + [1] * 7, [1] * 5 + [0] * 6])
-    expected = model(ids, attention_mask=mask).last_hidden_state
-    assert torch.equal(model(ids, attention_mask=mask * mark).last_hidden_state, expected)
 
 
 @pytest.mark.parametrize("masked", [False, True])

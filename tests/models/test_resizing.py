@@ -33,8 +33,7 @@ MODELS = {
 KEPT_EXACTLY = ("headwise", "none", "layerwise", "random", "nonuniform", "unscaled", "dynamic", "sinusoidal", "full")
 
 
-@pytest.mark.parametrize("mode", ["interpolate", "keep"])
-@pytest.mark.parametrize("max_len", [58, 17])
+@pytest.mark.parametrize(("mode", "max_len"), [("interpolate", 58), ("keep", 17)])
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_resized_models_take_the_new_length_and_no_more(build, token_ids, tmp_path, name, max_len, mode):

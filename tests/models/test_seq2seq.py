@@ -233,8 +233,7 @@ def test_rows_of_a_cache_may_be_reordered_and_repeated(make, source, target, lay
 
 
 @layouts
-@pytest.mark.parametrize("source_side", ["left", "right"])
-@pytest.mark.parametrize("target_side", ["left", "right"])
+@pytest.mark.parametrize(("source_side", "target_side"), [("left", "right"), ("right", "left")])
 @torch.no_grad()
 def test_padding_on_any_side_changes_nothing(make, source, target, layout, source_side, target_side):
     model = make(layout)
@@ -419,8 +418,7 @@ def test_no_past_is_read_twice_where_layers_run_again(enable_checkpointing, make
 
 
 @both
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("share", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
 @torch.no_grad()
 def test_saved_and_loaded_by_its_auto_class(make, source, target, tmp_path, layout, share, dtype):
     width = {"hidden_size": 15} if share else {}

@@ -18,7 +18,7 @@ from torch_linformer.nn.reversible import ReversibleEncoderLayer
 WIDTH, LENGTH = 12, 23
 SIZES = {"max_len": 29, "k": 5}  # windows of 6
 DOUBLE = {"dtype": torch.float64}
-SHARINGS = ("none", "headwise", "kv", "layerwise")
+SHARINGS = ("none", "headwise", "layerwise")
 
 
 def full_stack(activation_memory="none", chunk_size=None, norm_first=False, **options):
@@ -52,7 +52,7 @@ def pair(randomize):
 def test_inference_in_chunks_is_inference(pair, trailing_padding, projection, sharing, norm_first):
     src, mask = torch.randn(4, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13, 1, 0], LENGTH)
     poisoned = src.masked_fill(mask[..., None], float("nan"))
-    for chunk_size in (1, 5, 7, 13, 22, 23, 100):
+    for chunk_size in (1, 5, 22, 100):
         whole, chunked = pair(chunk_size=chunk_size, projection=projection, sharing=sharing, norm_first=norm_first)
         assert_close(chunked(src), whole(src))
         actual = chunked(poisoned, src_key_padding_mask=mask)
@@ -114,8 +114,7 @@ def test_batch_second_and_unbatched(pair, trailing_padding, norm_first):
     assert_close(second(src[1, :13]), expected[1, :13])
 
 
-@pytest.mark.parametrize("how", ["cast", "autocast"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(("how", "dtype"), [("cast", torch.float16), ("autocast", torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("projection", PROJECTIONS)
 @torch.no_grad()
 def test_low_precision_costs_no_more_in_chunks(trailing_padding, projection, dtype, how):

@@ -44,7 +44,7 @@ def heads_of(module, x):
     return queries, keys, values
 
 
-@pytest.mark.parametrize("side", ["whole", "right", "left", "holes"])
+@pytest.mark.parametrize("side", ["whole", "left", "holes"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_attends_as_the_attention_that_owns_it(gradients, randomize, trailing_padding, kind, side):
     """Where heads are compressed and not inputs: a bias is then padding too, which the context takes for nothing."""
@@ -52,7 +52,6 @@ def test_it_attends_as_the_attention_that_owns_it(gradients, randomize, trailing
     module = randomize(build(kind))
     mask = {
         "whole": None,
-        "right": trailing_padding([LENGTH, 6, 1], LENGTH),
         "left": trailing_padding([LENGTH, 6, 1], LENGTH).flip(-1),
         "holes": trailing_padding([LENGTH, 6, 1], LENGTH)[:, torch.randperm(LENGTH)],
     }[side]

@@ -69,8 +69,7 @@ def results(run, src, model, gradients):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("masked", ["whole", "bool", "float"])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("masked", "training"), [("whole", True), ("bool", False), ("float", True)])
 def test_it_is_the_two_streams(build, gradients, trailing_padding, options, masked, training):
     model = build(**DOUBLE, **options).train(training)
     src = torch.randn(3, LENGTH, WIDTH, **DOUBLE)
@@ -345,9 +344,9 @@ def test_a_layer_that_is_not_the_same_when_computed_again_is_noticed(build):
         model(torch.randn(2, LENGTH, WIDTH)).sum().backward()
 
 
-@pytest.mark.parametrize("inference", [False, True])
-def test_exported_program_is_the_stack(build, trailing_padding, inference):
-    model = build(**DOUBLE, sharing="layerwise").eval()
+@pytest.mark.parametrize(("inference", "chunk_size"), [(False, None), (True, 4)])
+def test_exported_program_is_the_stack(build, trailing_padding, inference, chunk_size):
+    model = build(**DOUBLE, sharing="layerwise", chunk_size=chunk_size).eval()
     mask, src = trailing_padding([7, 5], 7), torch.randn(2, 7, WIDTH, **DOUBLE)
     sizes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=13)}
     shapes = {"src": sizes, "src_key_padding_mask": sizes}

@@ -15,7 +15,7 @@ def names_of(module):
     return {name.rpartition(".")[2] for name, _ in module.named_parameters()}
 
 
-@pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("num_kv_heads", [4, 2])
 @pytest.mark.parametrize(("projection", "sharing"), owned_maps(("linear", "conv", "mean", "max")))
 def test_output_weights_and_gradients_are_those_of_the_definition(
     gradients, literal_attention, randomize, trailing_padding, projection, sharing, num_kv_heads
@@ -123,13 +123,6 @@ def test_autocast(randomize):
             output, _ = module(x, x, x, need_weights=need_weights)
         assert output.dtype == torch.bfloat16
         assert (output - exact).abs().max() < 0.05 * exact.abs().max()
-
-
-def test_compiles_as_a_full_graph(randomize):
-    module = randomize(LinformerAttention(12, 4, 11, 3, slot_bias=True, **DOUBLE))
-    compiled = torch.compile(module, fullgraph=True, backend="eager")
-    x = torch.randn(2, 9, 12, **DOUBLE)
-    assert_close(compiled(x, x, x)[0], module(x, x, x)[0])
 
 
 def test_a_final_norm_can_be_left_out():
