@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from inference.worker_functions import threads_and_rows
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference import output_parts
 from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 from torch_linformer.inference.engines import Engine, in_processes
 
@@ -52,7 +52,7 @@ def whole(settings, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory, weather):
+def posts(tmp_path_factory, weather):
     """Two files of documents, with two lines among them that cannot be read."""
     folder = tmp_path_factory.mktemp("posts")
     for name, seed in (("a.jsonl", 5), ("b.jsonl", 6)):
@@ -62,8 +62,8 @@ def given(tmp_path_factory, weather):
 
 
 @pytest.fixture(scope="module")
-def settings(classifier_run, given):
-    return PredictSettings(model=str(classifier_run.folder), files=(str(given),), precision="fp32")
+def settings(classifier_run, posts):
+    return PredictSettings(model=str(classifier_run.folder), files=(str(posts),), precision="fp32")
 
 
 def records_of(folder):
@@ -87,52 +87,27 @@ def assert_ended(children):
     raise AssertionError([child for child in children if Path(f"/proc/{child}").exists()])
 
 
-def threads_and_rows(columns):
-    """What a worker is asked in a test: in which process, and with how many threads. The last ones take for ever."""
-    time.sleep(10_000 if columns["n"][0] >= 6 else 0)
-    return {"process": [os.getpid()] * len(columns["n"]), "threads": [torch.get_num_threads()] * len(columns["n"])}
-
-
-def test_workers_share_the_threads_and_end_when_nobody_waits(two_threads):
+@pytest.mark.parametrize("end", ["nobody waits", "one is killed"])
+def test_workers_share_the_threads_and_end_together(two_threads, end):
     torch.set_num_threads(4)
     results = in_processes(2, threads_and_rows, ({"n": [number]} for number in range(12)))
-    found = [next(results) for _ in range(6)]
-    assert {columns["threads"][0] for columns in found} == {2}
+    answers = [next(results) for _ in range(6)]
+    assert {columns["threads"][0] for columns in answers} == {2}
     workers = multiprocessing.active_children()
-    assert {columns["process"][0] for columns in found} <= {worker.pid for worker in workers}
-    results.close()
-    assert not any(worker.is_alive() for worker in workers)
-
-
-def test_two_workers_write_the_rows_of_one_process(whole, settings, tmp_path, two_threads):
-    said = answer_files(settings, tmp_path / "two", max_errors=2, engine=Engine(workers=2), **SAME)
-    assert said == whole[0] and said.startswith("400 documents") and ", 2 left out" in said
-    assert_same(records_of(tmp_path / "two"), records_of(whole[1]))
-    assert (whole[1] / "_errors.jsonl").read_text() == (tmp_path / "two" / "_errors.jsonl").read_text()
-
-
-def test_a_killed_worker_ends_the_run_and_another_goes_on(whole, settings, tmp_path, monkeypatch, two_threads):
-    monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)
-    workers = []
-
-    def kill(number):
-        if number == 20:
-            workers.extend(multiprocessing.active_children())
-            os.kill(workers[0].pid, signal.SIGKILL)
-
-    with pytest.raises(InputError, match=r"^a worker process was killed, perhaps for lack of memory; .*--resume"):
-        answer_files(settings, tmp_path / "out", max_errors=2, engine=Engine(workers=2), on_document=kill, **SAME)
+    assert {columns["process"][0] for columns in answers} <= {worker.pid for worker in workers}
+    if end == "one is killed":
+        os.kill(workers[0].pid, signal.SIGKILL)
+        with pytest.raises(InputError, match=r"^a worker process was killed, perhaps for lack of memory; .*--resume"):
+            next(results)
+    else:
+        results.close()
     assert len(workers) == 2 and not any(worker.is_alive() for worker in workers)
-    before = records_of(tmp_path / "out")
-    assert 0 < len(before) < NUMBER
-    torch.set_num_threads(1)
-    answer_files(settings, tmp_path / "out", max_errors=2, resume=True, **SAME)
-    assert records_of(tmp_path / "out")[: len(before)] == before
-    assert_same(records_of(tmp_path / "out"), records_of(whole[1]))
 
 
-def test_workers_end_with_a_command_that_is_killed(whole, settings, given, tmp_path):
-    command = ["predict", settings.model, str(given), "--output", str(tmp_path / "out"), "--max-errors", "2"]
+def test_two_workers_end_with_a_command_and_others_write_the_rows_of_one_process(
+    whole, settings, posts, tmp_path, two_threads
+):
+    command = ["predict", settings.model, str(posts), "--output", str(tmp_path / "out"), "--max-errors", "2"]
     options = ["--workers", "2", "--device", "cpu", "--precision", "fp32", "--batch-size", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen([sys.executable, "-c", START, *command, *options], env=environment)
@@ -145,8 +120,13 @@ def test_workers_end_with_a_command_that_is_killed(whole, settings, given, tmp_p
     process.kill()
     process.wait()
     assert_ended(children)
-    answer_files(settings, tmp_path / "out", max_errors=2, resume=True, **SAME)
+    before = records_of(tmp_path / "out")
+    assert 0 < len(before) < NUMBER
+    said = answer_files(settings, tmp_path / "out", max_errors=2, resume=True, engine=Engine(workers=2), **SAME)
+    assert said == whole[0] and said.startswith("400 documents") and ", 2 left out" in said
+    assert records_of(tmp_path / "out")[: len(before)] == before
     assert_same(records_of(tmp_path / "out"), records_of(whole[1]))
+    assert (whole[1] / "_errors.jsonl").read_text() == (tmp_path / "out" / "_errors.jsonl").read_text()
 
 
 def test_workers_end_with_a_command_that_is_killed_while_they_start():
