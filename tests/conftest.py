@@ -184,14 +184,18 @@ def read_page():
 
 @pytest.fixture
 def run_card(tmp_path):
-    """A function: run the Python of a model folder's card, exactly as it is printed, in a process of its own."""
+    """A function: run the Python of the cards of model folders, exactly as it is printed, in a process of their own."""
 
-    def run(folder):
-        (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "elsewhere" / "PATH OF THIS FOLDER").symlink_to(folder)
-        code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    def run(*folders):
+        parts = []
+        for number, folder in enumerate(folders):
+            place = tmp_path / f"elsewhere {number}"
+            place.mkdir()
+            (place / "PATH OF THIS FOLDER").symlink_to(folder)
+            code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+            parts.append(f"os.chdir({str(place)!r})\nexec({code!r}, {{}})\n")
         options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
-        return subprocess.run([PYTHON, "-c", code], cwd=tmp_path / "elsewhere", **options)
+        return subprocess.run([PYTHON, "-c", f"import os\n{''.join(parts)}"], **options)
 
     return run
 
@@ -547,17 +551,18 @@ def original_encoder():
 def linear_folder(original_encoder, tmp_path_factory):
     """A function: the folder of such an encoder made linear, with its tokenizer. Not to be changed.
 
-    Rows of at most 20 tokens are read exactly, and 96 tokens at once.
+    Rows of at most 20 tokens are read exactly, and 96 tokens at once, unless it is to have ``slots_alone``.
     """
     from torch_linformer.data.tokenizer import build_tokenizer
     from torch_linformer.encoders import linearize
 
     folders = {}
 
-    def save(family="Bert", head="Model", **more):
-        key = json.dumps([family, head, more])
+    def save(family="Bert", head="Model", slots_alone=False, **more):
+        key = json.dumps([family, head, slots_alone, more])
         if key not in folders:
-            linear = linearize(original_encoder(family, head, **more), **LINEAR)
+            options = {**LINEAR, "window": 0, "exact_below": 0} if slots_alone else LINEAR
+            linear = linearize(original_encoder(family, head, **more), **options)
             # Else slots would be means of segments, whatever they hold.
             for name, parameter in linear.named_parameters():
                 if ".linformer." in name:
