@@ -561,7 +561,7 @@ def linear_folder(original_encoder, tmp_path_factory):
     def save(family="Bert", head="Model", slots_alone=False, **more):
         key = json.dumps([family, head, slots_alone, more])
         if key not in folders:
-            options = {**LINEAR, "window": 0, "exact_below": 0} if slots_alone else LINEAR
+            options = {**LINEAR, "window": None, "exact_below": 0} if slots_alone else LINEAR
             linear = linearize(original_encoder(family, head, **more), **options)
             # Else slots would be means of segments, whatever they hold.
             for name, parameter in linear.named_parameters():

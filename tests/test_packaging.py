@@ -52,10 +52,7 @@ def test_wheel_holds_the_package_and_no_more(built):
         metadata = archive.read(metadata_name).decode().splitlines()
         (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
 
-    assert {name.split("/")[0] for name in names} == {
-        "torch_linformer",
-        f"torch_linformer-{__version__}.dist-info",
-    }
+    assert {name.split("/")[0] for name in names} == {"torch_linformer", f"torch_linformer-{__version__}.dist-info"}
     assert "torch_linformer/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     files = (path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*") if path.is_file())

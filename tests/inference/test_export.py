@@ -12,11 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 from torch_linformer.errors import InputError
 from torch_linformer.inference import export
 from torch_linformer.inference.export import export_model
-from torch_linformer.models import (
-    LinformerForQuestionAnswering,
-    LinformerForTokenClassification,
-    LinformerModel,
-)
+from torch_linformer.models import LinformerForQuestionAnswering, LinformerForTokenClassification, LinformerModel
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.sentence_transformers import sentence_pooling
@@ -38,14 +34,7 @@ def test_a_program_of_torch(request, tmp_path, kind):
     assert AutoConfig.from_pretrained(tmp_path / "program").id2label == model.config.id2label
 
 
-CHOSEN = {
-    "projection": "dynamic",
-    "sharing": "kv_per_head",
-    "slot_mass": "learned",
-    "exact_first": 1,
-    "exact_last": 1,
-    "window": 4,
-}
+CHOSEN = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", "exact_first": 1, "exact_last": 1}
 
 
 @pytest.mark.parametrize(

@@ -29,5 +29,5 @@ def test_a_run_in_which_everything_failed_says_why(all_rows, name):
     summary = SUITES[name].summarize(failed)
     assert (summary.headlines, summary.figures) == ([], {})
     assert any(
-        f"{failed[0].contender} at " in section.text and "broken." in section.text for section in summary.sections
+        f"{failed[-1].contender} at " in section.text and "broken." in section.text for section in summary.sections
     )
