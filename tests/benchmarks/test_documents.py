@@ -59,8 +59,7 @@ def test_the_sets(data):
         assert (written == part.label.map(set)).all()
 
 
-@pytest.mark.usefixtures("no_fresh_process", "datasets_cache")
-def test_a_run_and_its_page(data, tmp_path):
+def test_a_run_and_its_page(data, tmp_path, datasets_cache):
     main(data, tmp_path / "out", "authors", max_steps=1)
     page = (tmp_path / "out" / "results.md").read_text()
     assert "| authors | 65 | 24 | " in page and "- `authors`: " in page
