@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -202,12 +203,10 @@ def transformers_server():
 def run_apart(transformers_server, tmp_path):
     """A function: run Python in a process of its own that has imported torch and transformers, and nothing of ours."""
 
-    def run(code):
-        folder = tmp_path / "apart"
-        folder.mkdir(exist_ok=True)
+    def run(code, cwd=tmp_path):
         whole = f"import sys\nassert 'torch_linformer' not in sys.modules\n{code}"
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with ForkedCommand(transformers_server, ["-c", whole], cwd=folder, text=True, **pipes) as process:
+        with ForkedCommand(transformers_server, ["-c", whole], cwd=cwd, text=True, **pipes) as process:
             shown, error = process.communicate()
         return SimpleNamespace(returncode=process.returncode, stdout=shown, stderr=error)
 
@@ -219,9 +218,10 @@ def run_card(run_apart, tmp_path):
     """A function: run the Python of a model folder's card, exactly as it is printed, in a process of its own."""
 
     def run(folder):
-        (tmp_path / "apart").mkdir()
-        (tmp_path / "apart" / "PATH OF THIS FOLDER").symlink_to(folder)
-        return run_apart(re.search(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.DOTALL)[1])
+        place = Path(tempfile.mkdtemp(dir=tmp_path))
+        (place / "PATH OF THIS FOLDER").symlink_to(folder)
+        code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+        return run_apart(code, place)
 
     return run
 
@@ -571,17 +571,18 @@ def original_encoder():
 def linear_folder(original_encoder, tmp_path_factory):
     """A function: the folder of such an encoder made linear, with its tokenizer. Not to be changed.
 
-    Rows of at most 20 tokens are read exactly, and 96 tokens at once.
+    Rows of at most 20 tokens are read exactly, and 96 tokens at once, unless it is to have ``slots_alone``.
     """
     from torch_linformer.data.tokenizer import build_tokenizer
     from torch_linformer.encoders import linearize
 
     folders = {}
 
-    def save(family="Bert", head="Model", **more):
-        key = json.dumps([family, head, more])
+    def save(family="Bert", head="Model", slots_alone=False, **more):
+        key = json.dumps([family, head, slots_alone, more])
         if key not in folders:
-            linear = linearize(original_encoder(family, head, **more), **LINEAR)
+            options = {**LINEAR, "window": None, "exact_below": 0} if slots_alone else LINEAR
+            linear = linearize(original_encoder(family, head, **more), **options)
             # Else slots would be means of segments, whatever they hold.
             for name, parameter in linear.named_parameters():
                 if ".linformer." in name:

@@ -22,14 +22,14 @@ def test_documents_of_so_many_bytes_in_files_of_equal_size(tmp_path, monkeypatch
 
 
 def test_a_row_for_each_tenth_that_has_its_answers(tmp_path):
-    """One part of 3 documents of 10, then one of 6, by a process that takes its time."""
+    """One part of 3 documents of 10, then one of 6, by a process that takes its time: longer than between two looks."""
     code = f"""if True:
         import json, time
         from pathlib import Path
         for done in (3, 9):
             Path({str(tmp_path / "new")!r}).write_text(json.dumps({{"parts": [{{"documents": done}}]}}))
             Path({str(tmp_path / "new")!r}).replace({str(tmp_path / MANIFEST)!r})
-            time.sleep(2)
+            time.sleep(0.8)
     """
     process = subprocess.Popen([sys.executable, "-c", code])
     rows = predict_memory.watched(process, tmp_path, 10, 2.0)

@@ -10,8 +10,7 @@ from torch_linformer.errors import InputError
 
 
 @pytest.mark.parametrize(
-    ("value", "part"),
-    [("0.2", 0.2), (".5", 0.5), ("1e-3", 0.001), ("test.csv", "test.csv"), ("./0.2", "./0.2")],
+    ("value", "part"), [("0.2", 0.2), (".5", 0.5), ("1e-3", 0.001), ("test.csv", "test.csv"), ("./0.2", "./0.2")]
 )
 def test_parts(value, part):
     assert parse_part(value) == part
@@ -55,12 +54,7 @@ def test_split_by_hand():
     assert split_documents(labeled({"a": 6, "b": 4}), 0.3, seed=7)[1]["text"][:] == ["2", "5", "6"]
 
 
-@given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=8),
-    st.floats(0.01, 0.99),
-    st.integers(0, 9),
-    st.booleans(),
-)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0.01, 0.99), st.integers(0, 9), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_every_split(sizes, fraction, seed, stratified):
     sizes = {f"l{number}": size for number, size in enumerate(sizes)}

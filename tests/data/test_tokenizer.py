@@ -15,11 +15,7 @@ from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 
-TEXTS = [
-    "the cat sat on the mat\n",
-    "the other cat ran after the rat\n",
-    "naïve 😀 text  with   spaces\t\n",
-] * 5
+TEXTS = ["the cat sat on the mat\n", "the other cat ran after the rat\n", "naïve 😀 text  with   spaces\t\n"] * 5
 PAD, CLS, SEP, MASK = range(4)
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 

@@ -12,11 +12,7 @@ from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
 
-TEXTS = [
-    "the cat sat on the mat\n",
-    "the other cat ran after the rat\n",
-    "naïve 😀 text  with   spaces\t\n",
-] * 5
+TEXTS = ["the cat sat on the mat\n", "the other cat ran after the rat\n", "naïve 😀 text  with   spaces\t\n"] * 5
 PAD, CLS, SEP, MASK = range(4)
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
@@ -171,17 +167,11 @@ def test_a_question_stands_before_every_window(word_tokenizer):
     words = ["[CLS]", "[SEP]", "[UNK]", "[PAD]", *"abcdefg"]
     tokenizer = word_tokenizer(words, pad_token="[PAD]")
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] [SEP] $B [SEP]",
-        special_tokens=[("[CLS]", 0), ("[SEP]", 1)],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] [SEP] $B [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
     )
     encoder = DocumentEncoder(tokenizer, 9, overflow="windows", stride=1, offsets=True)
     windows = encoder(["a b c d e", "a"], ["f g", "g"])
-    assert windows["input_ids"] == [
-        [0, 9, 10, 1, 1, 4, 5, 6, 1],
-        [0, 9, 10, 1, 1, 6, 7, 8, 1],
-        [0, 10, 1, 1, 4, 1],
-    ]
+    assert windows["input_ids"] == [[0, 9, 10, 1, 1, 4, 5, 6, 1], [0, 9, 10, 1, 1, 6, 7, 8, 1], [0, 10, 1, 1, 4, 1]]
     assert windows["text_from"] == [5, 5, 4] and windows["num_tokens"] == [11, 11, 6]
     assert windows["starts"] == [[0, 2, 4], [4, 6, 8], [0]]
     # A question takes half of the room at most.

@@ -177,8 +177,8 @@ def test_the_card_and_the_report(run):
 
 
 def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, tmp_path):
-    """Killed in the middle, and after the last checkpoint: what finishes a model must be done once."""
-    for moment in ("60", "trained"):
+    """After the last checkpoint, as what finishes a model must be done once; of one task in the middle, too."""
+    for moment in ("60", "trained") if run.task == "token-classify" else ("trained",):
         output = tmp_path / moment
         shutil.copytree(run.moments / moment, output)
         train_quickly(output, resume=True, **run.options)
@@ -187,7 +187,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, tmp_path):
 
 
 def test_windows_are_trained_on_and_scored_by_the_document(run, train_quickly, tmp_path):
-    options = {**run.options, "max_length": 24, "k": "12", "overflow": "windows", "stride": 4, "max_steps": 20}
+    options = {**run.options, "max_length": 24, "k": "12", "overflow": "windows", "stride": 4, "max_steps": 2}
     shown = train_quickly(tmp_path / "run", **options)
     assert "are longer than --max-length 24; " in shown and " windows in all" in shown
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())

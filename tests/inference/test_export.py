@@ -12,18 +12,13 @@ from transformers import AutoConfig, AutoTokenizer
 from torch_linformer.errors import InputError
 from torch_linformer.inference import export
 from torch_linformer.inference.export import export_model
-from torch_linformer.models import (
-    LinformerForQuestionAnswering,
-    LinformerForSequenceClassification,
-    LinformerForTokenClassification,
-    LinformerModel,
-)
-from torch_linformer.models.pooling import DocumentVectors, embed
+from torch_linformer.models import LinformerForQuestionAnswering, LinformerForTokenClassification, LinformerModel
+from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.sentence_transformers import sentence_pooling
 
 
-@pytest.mark.parametrize("kind", ["classifier_run", "lexical_run", "masked_run"])
+@pytest.mark.parametrize("kind", ["lexical_run", "masked_run"])
 def test_a_program_of_torch(request, tmp_path, kind):
     folder = request.getfixturevalue(kind).folder
     assert export_model(str(folder), tmp_path / "program", "torch") < 1e-5
@@ -39,45 +34,31 @@ def test_a_program_of_torch(request, tmp_path, kind):
     assert AutoConfig.from_pretrained(tmp_path / "program").id2label == model.config.id2label
 
 
-@pytest.mark.parametrize("model_class", [LinformerForQuestionAnswering, LinformerForTokenClassification])
+CHOSEN = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", "exact_first": 1, "exact_last": 1}
+
+
+@pytest.mark.parametrize(
+    ("model_class", "fields"),
+    [
+        (LinformerForQuestionAnswering, CHOSEN),
+        (LinformerForTokenClassification, {"k": 0, "window": 4, "exact_first": 2}),
+    ],
+    ids=["slots of the content", "no slots"],
+)
 @torch.no_grad()
-def test_what_other_models_say(classifier_run, tmp_path, model_class):
+def test_what_other_models_say(classifier_run, tmp_path, model_class, fields):
     torch.manual_seed(0)
-    config = AutoConfig.from_pretrained(classifier_run.folder)
-    config.type_vocab_size = 2
-    model = model_class(config).eval()
+    model = model_class(AutoConfig.from_pretrained(classifier_run.folder, type_vocab_size=2, **fields)).eval()
     model.save_pretrained(tmp_path / "model")
     AutoTokenizer.from_pretrained(classifier_run.folder).save_pretrained(tmp_path / "model")
     assert export_model(str(tmp_path / "model"), tmp_path / "program", "torch") < 1e-5
     program = torch.export.load(tmp_path / "program" / "model.pt2").module()
     rows = AutoTokenizer.from_pretrained(tmp_path / "program")(["who?"], ["wet mud"], return_tensors="pt")
-    found = program(rows["input_ids"], rows["attention_mask"], rows["token_type_ids"])
-    wanted = model(**rows).to_tuple()
-    if model_class is LinformerModel:
-        wanted = (*wanted, embed(wanted[0], rows["attention_mask"], config.pooling))
-    for one, other in zip(found, wanted, strict=True):
+    scores = program(rows["input_ids"], rows["attention_mask"], rows["token_type_ids"])
+    for one, other in zip(scores, model(**rows).to_tuple(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
     untyped = program(rows["input_ids"], rows["attention_mask"], torch.zeros_like(rows["input_ids"]))
-    assert not torch.allclose(found[0], untyped[0], atol=1e-3)  # the types count
-
-
-CHOSEN = {
-    "projection": "dynamic",
-    "sharing": "kv_per_head",
-    "slot_mass": "learned",
-    "exact_first": 1,
-    "exact_last": 1,
-    "window": 4,
-}
-
-
-@pytest.mark.parametrize("fields", [CHOSEN, {"k": 0, "window": 4, "exact_first": 2}], ids=["chosen", "no slots"])
-def test_slots_of_other_kinds(classifier_run, tmp_path, fields):
-    config = AutoConfig.from_pretrained(classifier_run.folder, **fields)
-    torch.manual_seed(0)
-    LinformerForSequenceClassification(config).save_pretrained(tmp_path / "model")
-    AutoTokenizer.from_pretrained(classifier_run.folder).save_pretrained(tmp_path / "model")
-    assert export_model(str(tmp_path / "model"), tmp_path / "program", "torch") < 1e-5
+    assert not torch.allclose(scores[0], untyped[0], atol=1e-3)  # the types count
 
 
 @torch.no_grad()

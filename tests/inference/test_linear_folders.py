@@ -64,7 +64,7 @@ def test_vectors_are_those_of_each_text_alone(linear_folder, rows_in_file, tmp_p
 def embedder(linear_folder, tmp_path_factory):
     """A folder of sentence-transformers, with a prompt, that reads 40 of the 96 tokens in lower case."""
     folder = tmp_path_factory.mktemp("embedder") / "linear"
-    shutil.copytree(linear_folder("Roberta"), folder)
+    shutil.copytree(linear_folder("Roberta", slots_alone=True, num_hidden_layers=1), folder)
     config = load_model(str(folder)).config
     write_sentence_modules(config, folder, DocumentVectors("cls"))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 40, "do_lower_case": true}')
@@ -220,11 +220,18 @@ def post(served, path, **content):
     return answer
 
 
-@pytest.mark.parametrize(("family", "head"), [("Bert", "Model"), ("DistilBert", ANSWERS), ("ModernBert", ROWS)])
-def test_programs(linear_folder, tmp_path, family, head):
+@pytest.mark.parametrize(
+    ("family", "head", "shallow"),
+    [
+        ("Bert", TOKENS, {"num_hidden_layers": 1}),
+        ("DistilBert", ANSWERS, {"n_layers": 1, "slots_alone": True}),
+        # One layer that reads everything, and one with a window of its own.
+        ("ModernBert", ROWS, {"num_hidden_layers": 2, "slots_alone": True}),
+    ],
+)
+def test_programs(linear_folder, tmp_path, family, head, shallow):
     """Each is compared with its model as it is written: with short rows, with long ones, and with both in a batch."""
-    shallow = {"Bert": {"num_hidden_layers": 1}, "DistilBert": {"n_layers": 1}}
-    folder = linear_folder(family, head, **NAMES.get(head, {}), **shallow.get(family, {"num_hidden_layers": 2}))
+    folder = linear_folder(family, head, **NAMES.get(head, {}), **shallow)
     assert export_model(str(folder), tmp_path / "program", "torch") < 1e-5
     program = torch.export.load(tmp_path / "program" / "model.pt2").module()
     rows = load_tokenizer(str(tmp_path / "program"))(TEXTS[:3], padding=True, return_tensors="pt")

@@ -129,12 +129,6 @@ def test_the_folder_is_one_of_sentence_transformers(run):
     assert json.loads((run.folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 32
 
 
-def test_its_card_runs(run, run_card):
-    ran = run_card(run.folder)
-    assert ran.returncode == 0, ran.stderr
-    assert "pipeline_tag: sentence-similarity" in (run.folder / "README.md").read_text()
-
-
 def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, tmp_path):
     for moment in ("40", "trained"):
         output = tmp_path / moment
@@ -286,12 +280,17 @@ def test_a_word_beyond_what_the_model_reads_is_found(worded, train_quickly, tmp_
     assert again["ndcg_at_10"] == pytest.approx(metrics["ndcg_at_10"], rel=1e-6)
 
 
-def test_modules_of_vectors_with_words(worded, run_card):
+def test_cards_run_with_words_and_without(run, worded, run_card):
+    assert "pipeline_tag: sentence-similarity" in (run.folder / "README.md").read_text()
+    for folder in (run.folder, worded.folder):
+        ran = run_card(folder)
+        assert ran.returncode == 0, ran.stderr
+
+
+def test_modules_of_vectors_with_words(worded):
     modules = json.loads((worded.folder / "modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize", "3_LexicalVector"]
     assert modules[3]["type"] == "torch_linformer.models.lexical_parts.LexicalVector"
-    ran = run_card(worded.folder)
-    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_start_with_words_is_measured_with_them(worded, train_quickly, tmp_path):

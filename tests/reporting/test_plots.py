@@ -45,10 +45,7 @@ FIGURES = {
     "confusion_matrix": lambda: confusion_matrix([[3, 1], [0, 4]], ["neg", "pos"]),
     "length_histogram": lambda: length_histogram([5, 100, 900], 512),
     "reliability_diagram": lambda: reliability_diagram(
-        [
-            {"confidence": 0.5, "accuracy": 0.25, "documents": 4},
-            {"confidence": 0.9, "accuracy": 0.8, "documents": 10},
-        ]
+        [{"confidence": 0.5, "accuracy": 0.25, "documents": 4}, {"confidence": 0.9, "accuracy": 0.8, "documents": 10}]
     ),
 }
 
@@ -169,20 +166,9 @@ def test_the_most_frequent_labels_are_drawn_when_there_are_too_many():
 
 
 def test_labels_are_text_and_nothing_else(recwarn):
-    labels = [
-        "<script>",
-        "$\\frac{x$",
-        "a\x00b\udc80",
-        "日本語",
-        "a label that is much too long to stand there",
-    ]
+    labels = ["<script>", "$\\frac{x$", "a\x00b\udc80", "日本語", "a label that is much too long to stand there"]
     shown = texts(confusion_matrix(np.eye(5, dtype=int).tolist(), labels))
-    assert {
-        "<script>",
-        "$\\frac{x$",
-        "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}",
-        "日本語",
-    } <= set(shown)
+    assert {"<script>", "$\\frac{x$", "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}", "日本語"} <= set(shown)
     assert "a label that is much to…" in shown
     assert not recwarn.list
 
@@ -235,7 +221,5 @@ def test_matplotlib_is_left_as_it_was():
 def test_pyplot_is_never_imported():
     code = "import sys; from torch_linformer.reporting import plots, report; plots.length_histogram([1], 2)"
     subprocess.run(
-        [sys.executable, "-c", f"{code}; assert 'matplotlib.pyplot' not in sys.modules"],
-        check=True,
-        timeout=120,
+        [sys.executable, "-c", f"{code}; assert 'matplotlib.pyplot' not in sys.modules"], check=True, timeout=120
     )

@@ -89,15 +89,7 @@ def test_bytes_stay_below_a_thousand_units(count):
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [
-        (None, "–"),
-        (True, "yes"),
-        (False, "no"),
-        (8192, "8,192"),
-        (5e-4, "0.0005"),
-        (0.123456, "0.1235"),
-        ("x", "x"),
-    ],
+    [(None, "–"), (True, "yes"), (False, "no"), (8192, "8,192"), (5e-4, "0.0005"), (0.123456, "0.1235"), ("x", "x")],
 )
 def test_cells(value, expected):
     assert tables.format_cell(value) == expected

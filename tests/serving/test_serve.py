@@ -1,6 +1,7 @@
 """`linformer serve` as its clients see it: real processes, real HTTP, a model of one layer."""
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -231,8 +232,8 @@ def test_a_slow_client_is_told_and_holds_up_nobody(served):
 
 
 def test_more_requests_than_the_queue_holds(served):
-    connections = [served.connect() for _ in range(8)]
-    try:
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(served.connect()) for _ in range(8)]
         rest = [begin_request(each, "/predict", {"input": "mud"}, 5) for each in connections]
         served.wait_for("linformer_open_requests", 8)
         found = served.ask("/predict", {"input": "mud"})
@@ -242,9 +243,6 @@ def test_more_requests_than_the_queue_holds(served):
         for connection, part in zip(connections, rest, strict=True):
             connection.sendall(part)
             assert read_response(connection)[0] == 200
-    finally:
-        for connection in connections:
-            connection.close()
 
 
 def test_every_request_is_counted_once_whatever_became_of_it(served):
@@ -287,7 +285,8 @@ def test_health_and_metrics(served):
 
 def test_sigterm_loses_nothing_that_was_accepted(start_server, classifier_run):
     """Its other options, too: a key, windows instead of cutting; without a key nobody but a watcher gets an answer."""
-    server = start_server(classifier_run.folder, "--api-key", "secret", "--overflow", "windows", "--stride", "4")
+    options = ("--overflow", "windows", "--stride", "4", "--max-connections", "16")
+    server = start_server(classifier_run.folder, "--api-key", "secret", *options)
     key = {"Authorization": "Bearer secret"}
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
         assert server.refused("/predict", {"input": "mud"}, headers=headers)[:2] == (401, "invalid_api_key")
@@ -297,8 +296,13 @@ def test_sigterm_loses_nothing_that_was_accepted(start_server, classifier_run):
     (record,) = server.ask("/predict", {"input": LONG}, headers=key).content["data"]
     assert not record["cut"] and record["tokens"] > 24
 
-    connections = [server.connect() for _ in range(12)]
-    try:
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(server.connect()) for _ in range(40)]
+        assert server.ask("/health").status == 200
+        assert all(connection.recv(1) == b"" for connection in idle[:25])  # the 16 newest were open
+
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(server.connect()) for _ in range(12)]
         rest = []
         for connection in connections:
             body = json.dumps({"input": TEXTS}).encode()
@@ -314,18 +318,34 @@ def test_sigterm_loses_nothing_that_was_accepted(start_server, classifier_run):
         for connection, part in zip(connections, rest, strict=True):
             connection.sendall(part)
         found = [read_response(connection) for connection in connections]
-    finally:
-        for connection in connections:
-            connection.close()
     assert [status for status, _ in found] == [200] * 12
     assert [record["label"] for record in found[0][1]["data"]] == ["rain", "sun", "snow", "rain"]
     assert server.process.wait(timeout=20) == 0
     assert server.process.stderr.read() == "every accepted request was answered\n"
 
 
-def test_requests_that_are_left_unanswered_are_a_failure(start_server, classifier_run):
-    """A second interrupt ends the server at once; its exit status says that somebody got no answer."""
-    server = start_server(classifier_run.folder)
+def test_as_many_connections_as_descriptors_allow_and_requests_that_are_left_unanswered(start_server, classifier_run):
+    """Those that have been idle longest make room; a request that is in work, and the newest, go on.
+
+    A second interrupt ends the server at once; its exit status says that somebody got no answer.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (120, hard))
+    try:
+        server = start_server(classifier_run.folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(server.connect()) for _ in range(200)]
+        rest = begin_request(connections[-1], "/predict", {"input": "mud"}, 5)
+        server.wait_for("linformer_open_requests", 1)
+        connections += [stack.enter_context(server.connect()) for _ in range(200)]
+        connections[199].sendall(rest)
+        assert read_response(connections[199])[0] == 200
+        assert begin_request(connections[-1], "/predict", {"input": "mud"}, 1000) == b""
+        assert read_response(connections[-1])[0] == 200
+        assert all(connection.recv(1) == b"" for connection in connections[:199])
+
     with server.connect() as connection:
         begin_request(connection, "/predict", {"input": "mud"}, 5)
         server.wait_for("linformer_open_requests", 1)
@@ -334,47 +354,9 @@ def test_requests_that_are_left_unanswered_are_a_failure(start_server, classifie
             pass
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(timeout=20) == 1
-    assert server.process.stderr.read() == "stopped with 1 requests unanswered\n"
-
-
-def test_more_connections_than_may_be_make_room(start_server, classifier_run):
-    """Those that have been idle longest are closed; a request that is in work, and the newest, go on."""
-    server = start_server(classifier_run.folder, "--max-connections", "8")
-    connections = [server.connect() for _ in range(40)]
-    try:
-        rest = begin_request(connections[-1], "/predict", {"input": "mud"}, 5)
-        server.wait_for("linformer_open_requests", 1)
-        connections += [server.connect() for _ in range(40)]
-        connections[39].sendall(rest)
-        assert read_response(connections[39])[0] == 200
-        assert begin_request(connections[-1], "/predict", {"input": "mud"}, 1000) == b""
-        assert read_response(connections[-1])[0] == 200
-        assert all(connection.recv(1) == b"" for connection in connections[:39])
-    finally:
-        for connection in connections:
-            connection.close()
-    assert server.ask("/health").status == 200
-
-
-def test_descriptors_that_do_not_suffice_lower_the_connections(start_server, classifier_run):
-    """Before, the server logged a failure to accept two thousand times a second."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (120, hard))
-    try:
-        server = start_server(classifier_run.folder)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    connections = [server.connect() for _ in range(200)]
-    try:
-        assert server.ask("/health").status == 200
-    finally:
-        for connection in connections:
-            connection.close()
-    server.process.terminate()
-    assert server.process.wait(timeout=20) == 0
-    lines = server.process.stderr.read().splitlines()
-    assert re.fullmatch(r"at most \d+ connections, not 512: ulimit -n allows no more", lines[0])
-    assert lines[1:] == ["every accepted request was answered"]
+    first, *lines = server.process.stderr.read().splitlines()
+    assert re.fullmatch(r"at most \d+ connections, not 512: ulimit -n allows no more", first)
+    assert lines == ["stopped with 1 requests unanswered"]
 
 
 def test_caches_of_kernels_are_bounded_before_torch_is_loaded():

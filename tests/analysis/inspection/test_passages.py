@@ -47,11 +47,7 @@ def test_a_special_token_inside_parts_two_passages_and_is_in_none():
 def test_the_largest_sums_come_first_whatever_their_sign():
     values = torch.tensor([9.0, 1.0, 1.0, -5.0, 1.0, 0.0, 0.0, 0.5, 0.25])
     passages = [range(1, 3), range(3, 5), range(5, 7), range(7, 9)]
-    assert ranked_passages(passages, values) == [
-        Passage(3, 4, -4.0, 3),
-        Passage(1, 2, 2.0, 1),
-        Passage(7, 8, 0.75, 7),
-    ]
+    assert ranked_passages(passages, values) == [Passage(3, 4, -4.0, 3), Passage(1, 2, 2.0, 1), Passage(7, 8, 0.75, 7)]
 
 
 def test_only_the_first_five_are_kept():

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import suites.context  # noqa: F401  so that the process from which the others are forked has it, whoever begins it
 from runner.suite import Case, Contender, Suite, Summary, Workload
 from torch_linformer.reporting.report import Headline, Section
 

@@ -1,7 +1,5 @@
 import itertools
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -30,10 +28,7 @@ from runner.suite import Grid
 
 folder = Path(sys.argv[1])
 suite = SmallSuite("A", "gate", "raising", log=folder / "log")
-try:
-    run_benchmark(suite, Settings(grid=Grid(), repeat=2, threads=1), folder / "results")
-except KeyboardInterrupt:
-    print("interrupted")
+run_benchmark(suite, Settings(grid=Grid(), repeat=2, threads=1), folder / "results")
 """
 
 
@@ -47,16 +42,15 @@ def shown(screen):
 
 
 def test_a_benchmark_from_its_first_case_to_its_report(tmp_path, screen):
-    suite = SmallSuite("checked", "wrong", "raising", "killed", "patient")
-    results = measure(suite, tmp_path / "out", screen)
-    found = {(row.contender, row.case.length): row.error for row in results.rows}
+    """One that cannot run by itself is not run beside the others."""
+    suite = SmallSuite("checked", "wrong", "raising", "killed", "crashing", "patient")
+    output, command = tmp_path / "out", "python benchmarks/run.py 'a b' <&>"
+    results = measure(suite, output, screen, command=command)
     wrong = "ValueError: the output is 1.0e-03 off, relative to the largest; 1e-04 is allowed"
-    assert found == {
-        **{("checked", length): None for length in (7, 11)},
-        **{("wrong", length): wrong for length in (7, 11)},
-        **{("raising", length): "ValueError: no such thing" for length in (7, 11)},
-        **{("killed", length): "out of memory" for length in (7, 11)},
-        ("patient", 7): None,
+    errors = {"checked": None, "wrong": wrong, "raising": "ValueError: no such thing", "killed": "out of memory"}
+    errors |= {"crashing": "its process died (SIGABRT)", "patient": None}
+    assert {(row.contender, row.case.length): row.error for row in results.rows} == {
+        **{(name, length): error for name, error in errors.items() for length in (7, 11)},
         ("patient", 11): "skipped: too long for any patience",
     }
     for row in results.rows:
@@ -65,28 +59,20 @@ def test_a_benchmark_from_its_first_case_to_its_report(tmp_path, screen):
     lines = shown(screen).splitlines()
     assert "forward, N 7, K 3, B 2: killed out of memory" in lines
     assert any(line.startswith("forward, N 11, K 3, B 2: checked ") and "2 rounds), " in line for line in lines)
-    assert lines[-1] == f"results.json, results.md and report.html are in {tmp_path / 'out'}"
+    assert lines[-1] == f"results.json, results.md and report.html are in {output}"
 
-
-def test_the_files_it_leaves(tmp_path, screen):
-    measure(SmallSuite("right", "raising"), tmp_path, screen, command="python benchmarks/run.py 'a b' <&>")
-    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "results.md", "report.html", "times.png"}
-    assert (tmp_path / "times.png").read_bytes() == b"\x89PNG"
-    kept = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
-    assert kept["derived"] == {"rows": 4} and kept["command"] == "python benchmarks/run.py 'a b' <&>"
+    assert {path.name for path in output.iterdir()} == {"results.json", "results.md", "report.html", "times.png"}
+    assert (output / "times.png").read_bytes() == b"\x89PNG"
+    kept = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    assert kept["derived"] == {"rows": 12} and kept["command"] == command
     assert kept["settings"]["--threads"] == "1" and kept["machine"]["threads"] == "1"
     assert {"device", "processor", "cores", "memory", "Python", "torch", "torch-linformer"} <= set(kept["machine"])
-    text = (tmp_path / "results.md").read_text(encoding="utf-8")
-    assert "- rows: **4** (all | of them)" in text and "\n![times](times.png)\n" in text
-    assert "\n```sh\npython benchmarks/run.py 'a b' <&>\n```\n" in text
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = (output / "results.md").read_text(encoding="utf-8")
+    assert "- rows: **12** (all | of them)" in text and "\n![times](times.png)\n" in text
+    assert f"\n```sh\n{command}\n```\n" in text
+    page = (output / "report.html").read_text(encoding="utf-8")
     for part in ("Small things", "Times", "All rows", "Settings", "Machine and versions", "ValueError: no such thing"):
         assert part in text and part in page, part
-
-
-def test_one_that_cannot_run_by_itself_is_not_run_beside_the_others(tmp_path, screen):
-    results = measure(SmallSuite("A", "crashing", log=tmp_path / "log"), tmp_path / "out", screen)
-    assert [row.error for row in results.rows if row.contender == "crashing"] == ["its process died (SIGABRT)"] * 2
 
 
 def test_cases_that_differ_in_k_are_measured_in_turn_and_one_without_slots_once(tmp_path, screen):
@@ -141,46 +127,30 @@ def test_several_batches_are_refused_where_tables_have_one(tmp_path, screen):
         measure(SmallSuite("right"), tmp_path / "out", screen, batches=(1, 16))
 
 
-def wait_for(found, process, seconds=60):
+def wait_for(is_there, process, seconds=60):
     end = time.monotonic() + seconds
-    while not found():
+    while not is_there():
         assert process.poll() is None and time.monotonic() < end, "it has ended, or does not do what was waited for"
         time.sleep(0.01)
 
 
-@pytest.fixture
-def interrupted(tmp_path):
-    """A function: begin in a process of its own, and send it a signal in the middle of the second case."""
+def test_after_kill_9_the_missing_rows_are_measured_and_no_other(tmp_path, screen):
+    """It is killed in the middle of the second case."""
     file = tmp_path / "results" / "results.json"
 
-    def kept():
+    def rows_in_the_file():
         return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
 
-    def interrupt(send):
-        (tmp_path / "gate").touch()
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        with process:
-            try:
-                wait_for(lambda: len(kept()) == 4, process)
-                wait_for(lambda: "A 11\n" in (tmp_path / "log").read_text(), process)
-                send(process)
-                process.wait(timeout=60)  # for the gate not to open before the signal arrives
-            finally:
-                (tmp_path / "gate").unlink()  # whatever was left behind goes on and ends
-            output, error = process.communicate(timeout=60)
-        return kept(), output, error
-
-    return interrupt
-
-
-def test_after_kill_9_the_missing_rows_are_measured_and_no_other(interrupted, tmp_path, screen):
-    rows, _, _ = interrupted(lambda process: process.kill())
+    (tmp_path / "gate").touch()
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_for(lambda: len(rows_in_the_file()) == 4, process)
+            wait_for(lambda: "A 11\n" in (tmp_path / "log").read_text(), process)
+            process.kill()
+            process.wait()  # for the gate not to open before
+        finally:
+            (tmp_path / "gate").unlink()  # whatever was left behind goes on and ends
+    rows = rows_in_the_file()
     there = [("raising", 7), ("A", 7), ("gate", 7), ("raising", 11)]
     assert [(row["contender"], row["case"]["length"]) for row in rows] == there
     calls = Counter((tmp_path / "log").read_text().splitlines())
@@ -197,12 +167,6 @@ def test_after_kill_9_the_missing_rows_are_measured_and_no_other(interrupted, tm
     assert (output / "report.html").exists()
     measure(suite, output, screen, resume=True)  # of a finished one
     assert Counter((tmp_path / "log").read_text().splitlines()) == calls_after
-
-
-def test_ctrl_c_keeps_the_rows_and_says_nothing_of_other_processes(interrupted):
-    rows, output, error = interrupted(lambda process: os.killpg(process.pid, signal.SIGINT))
-    assert len(rows) == 4
-    assert output.endswith("\ninterrupted\n") and error == ""
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_each_form_of_ours_is_what_its_name_says():
 
 
 def test_what_would_not_fit_is_not_compared():
-    case = replace(CASE, step="forward", batch=1, length=2**20, k=256, width=4, heads=2)
+    case = replace(CASE, step="forward", batch=2**10, length=2**10, k=2**8, width=4, heads=2)
     assert OURS[0].build(case).expected is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.suite import Grid, Measurement
+from runner.suite import Grid
 from suites.attention import DYNAMIC, EAGER, OURS, SDPA, AttentionSuite
 from suites.least_time import MATRIX_PRODUCT, MEMORY_COPY
 from torch_linformer.reporting.report import Report, render_html
@@ -62,16 +62,3 @@ def test_ratios_shares_and_figures(rows):
     table = next(section for section in summary.sections if section.heading == "Training, K = 128: time")
     assert set(DYNAMIC) < {row[0] for row in table.rows} and all(name in table.figure for name in DYNAMIC)
     assert "<svg" in render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 20])
-def test_an_interrupted_run_has_a_summary_too(rows, count):
-    summary = SUITE.summarize(rows[:count])
-    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
-
-
-def test_a_run_in_which_everything_failed_says_why(rows):
-    failed = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows]
-    summary = SUITE.summarize(failed)
-    assert (summary.headlines, summary.figures) == ([], {})
-    assert f"{OURS} at 512 and 1,024 tokens: broken." in summary.sections[0].text

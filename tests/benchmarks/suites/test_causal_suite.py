@@ -8,7 +8,6 @@ import pytest
 from runner.suite import Case, Contender, Grid, Measurement
 from suites import causal, decoding
 from suites.causal import READ_LIMIT, CausalSuite
-from torch_linformer.reporting.report import Report, render_html
 
 SUITE = CausalSuite()
 LEAKING = Contender(name="linformer-pytorch 0, causal=True (leaks the future)", build=lambda case: None)
@@ -20,9 +19,14 @@ def seconds(name, case):
     return {causal.OURS: 2e-6, causal.SDPA: 5e-6}.get(name, 1e-6) * case.length * (3 if case.step == "training" else 1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows(rows_of):
     return with_caches(rows_of(SUITE, seconds))
+
+
+@pytest.fixture(scope="module")
+def summary(rows):
+    return SUITE.summarize(rows)
 
 
 def with_caches(rows, ours=lambda case: 8 * 128 * case.k):
@@ -76,8 +80,7 @@ def test_what_no_patience_allows_has_a_reason():
     assert SUITE.reason_to_skip(twin, replace(case, device="cuda")) is None
 
 
-def test_tables_and_figures(rows):
-    summary = SUITE.summarize(rows)
+def test_tables_and_figures(summary):
     json.dumps(summary.derived)
     names = ["causal_forward_k64", "causal_training_k64", "decoding_time_k64", "decoding_cache_k64"]
     assert list(summary.figures) == names
@@ -98,8 +101,7 @@ def test_tables_and_figures(rows):
     assert ratios[causal.WINDOW_ALONE, "forward", 1024] == pytest.approx(0.5)
 
 
-def test_what_a_longer_past_costs(rows):
-    summary = SUITE.summarize(rows)
+def test_what_a_longer_past_costs(summary):
     assert summary.sections[-1].rows == [
         [f"{decoding.OURS}, K = 64", "1,000–100,000", "1.10×", "65.5 kB to 65.5 kB", "0 B"],
         [decoding.TWIN, "1,000–100,000", "100×", "1 MB to 100 MB", "99 MB"],
@@ -136,22 +138,9 @@ def test_a_twin_that_stopped_earlier_says_so(rows):
 
 
 def test_the_leak_is_told_where_it_takes_part(rows):
-    rows = [row for row in rows if "leaks" not in row.contender]  # wherever the package is installed
     case = next(row.case for row in rows if row.contender == causal.OURS)
+    rows = [row for row in rows if row.contender == causal.OURS]  # as the package may be installed
     assert not any("is not causal" in section.text for section in SUITE.summarize(rows).sections)
     summary = SUITE.summarize([*rows, Measurement(contender=LEAKING.name, case=case, seconds=1.0, memory=1)])
     told = [section.heading for section in summary.sections if "is not causal: position t attends" in section.text]
     assert told == ["Forward, K = 64: time", "Training, K = 64: time"]
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 12])
-def test_an_interrupted_run_has_a_summary_too(rows, count):
-    summary = SUITE.summarize(rows[:count])
-    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
-
-
-def test_a_run_in_which_everything_failed_says_why(rows):
-    failed = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows]
-    summary = SUITE.summarize(failed)
-    assert (summary.headlines, summary.figures) == ([], {})
-    assert f"{causal.OURS} at 1,024 and 4,096 and 16,384 and 65,536 tokens: broken." in summary.sections[0].text

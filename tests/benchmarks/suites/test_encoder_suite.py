@@ -4,7 +4,6 @@ import pytest
 
 from runner.suite import Grid
 from suites.encoder import OURS, TWIN, EncoderSuite
-from torch_linformer.reporting.report import Report, render_html
 
 SUITE = EncoderSuite()
 
@@ -32,9 +31,3 @@ def test_headlines_are_against_what_users_pick(rows_of):
     ratios = {(r["contender"], r["length"]): r["time"] for r in summary.derived["ratios"]}
     assert ratios[TWIN, 8192] == pytest.approx(4.0)
     assert set(summary.figures) == {"encoder_forward_k128", "encoder_training_k128"}
-
-
-@pytest.mark.parametrize("count", [0, 1, 3, 10])
-def test_an_interrupted_run_has_a_summary_too(rows_of, count):
-    summary = SUITE.summarize(rows_of(SUITE, seconds)[:count])
-    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))

@@ -56,9 +56,3 @@ def test_each_batch_has_its_own_tables_and_ratios(rows):
     assert ratios[f"{OURS}, compiled", "training", 4096, 1] == pytest.approx(0.5)
     assert {record["contender"] for record in summary.derived["share_of_least_time"]} >= {OURS, SDPA, ENCODER}
     render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 20])
-def test_an_interrupted_run_has_a_summary_too(rows, count):
-    summary = SUITE.summarize(rows[:count])
-    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))

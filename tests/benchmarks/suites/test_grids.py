@@ -6,13 +6,7 @@ import pytest
 
 from runner.suite import Case, Grid
 from suites import SUITES
-from suites.grids import (
-    CAUSAL_LIMIT,
-    EAGER_LIMIT,
-    SDPA_LIMIT,
-    beyond_full_attention,
-    grid_cases,
-)
+from suites.grids import CAUSAL_LIMIT, EAGER_LIMIT, SDPA_LIMIT, beyond_full_attention, grid_cases
 
 CASE = Case(step="forward", length=512, k=0, batch=1, width=24, heads=3)
 

@@ -5,13 +5,7 @@ from dataclasses import replace
 import pytest
 
 from runner.suite import Case, Measurement
-from suites.measurements import (
-    LengthComparison,
-    Measurements,
-    failures_text,
-    headline_ratio,
-    ratio_records,
-)
+from suites.measurements import LengthComparison, Measurements, failures_text, headline_ratio, ratio_records
 
 CASE = Case(step="forward", length=512, k=128, batch=1, width=24, heads=3)
 

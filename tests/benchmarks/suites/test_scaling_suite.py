@@ -5,7 +5,6 @@ import torch
 
 from runner.suite import Case, Grid
 from suites.scaling import ATTENTION, ENCODER, REVERSIBLE, ScalingSuite
-from torch_linformer.reporting.report import Report, render_html
 
 SUITE = ScalingSuite()
 
@@ -87,10 +86,3 @@ def test_several_k_are_lines_of_their_own(rows_of):
     found = {(entry["contender"], entry["k"]) for entry in summary.derived["exponents"]}
     assert found == {(name, k) for name in (ATTENTION, ENCODER, REVERSIBLE) for k in (64, 128)}
     assert f"{ATTENTION}, K = 128" in summary.sections[0].figure
-
-
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_an_interrupted_run_has_a_summary_too(rows_of, count):
-    summary = SUITE.summarize(rows_of(SUITE, seconds)[:count])
-    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
-    assert summary.derived["attention_time_65536_over_4096"] is None

@@ -2,11 +2,10 @@
 
 import pytest
 
-from runner.suite import Grid, Measurement
+from runner.suite import Grid
 from suites.encoder import EAGER_LAYER, LAYER, OURS
 from suites.grids import EAGER_LIMIT, SDPA_LIMIT
 from suites.table3 import TIME_SAVED, Table3Suite
-from torch_linformer.reporting.report import Report, render_html
 
 SUITE = Table3Suite()
 
@@ -18,7 +17,7 @@ def seconds(name, case):
     return 4e-6 * n + (2e-9 if name == EAGER_LAYER else 1e-9) * n**2
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def summary(rows_of):
     # One core may have too little memory for the longest eager case: rows do not depend on the machine.
     return SUITE.summarize([row for row in rows_of(SUITE, seconds) if row.error is None])
@@ -104,16 +103,3 @@ def test_two_lengths_are_not_extrapolated(rows_of):
     table = cells(SUITE.summarize(rows), "Time saved against ordinary attention, eager")
     assert table["1,024", "K = 128"] == "3.0× (1.7×)"
     assert table["65,536", "K = 128"] == "– (20.0×)"
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 9])
-def test_an_interrupted_run_has_a_summary_too(rows_of, count):
-    summary = SUITE.summarize(rows_of(SUITE, seconds, Grid(quick=True))[:count])
-    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
-
-
-def test_a_run_in_which_everything_failed_says_why(rows_of):
-    rows = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows_of(SUITE, seconds)]
-    summary = SUITE.summarize(rows)
-    assert (summary.headlines, summary.figures) == ([], {})
-    assert f"{OURS} at 512 and" in summary.sections[-1].text

@@ -130,31 +130,11 @@ def test_columns_are_looked_for_in_all_rows():
         ({"text": "a"}, {"label": "y"}, "no column 'y', which --label-column names; columns: 'text'"),
         ({"text": "a"}, {"text": "text", "label": "text"}, "column 'text' cannot be both text and label"),
         ({"text": "a"}, {}, "no label column found; name it with --label-column; columns: 'text'"),
-        (
-            {"id": 7, "label": 1},
-            {},
-            "no text column found; name it with --text-column; columns: 'id', 'label'",
-        ),
-        (
-            {"text": "a", "Content": "b", "label": 1},
-            {},
-            "'text', 'Content' could each be the text column; name",
-        ),
-        (
-            {"x": "a", "y": "b", "label": 1},
-            {},
-            "'x', 'y' could each be the text column; name it with --text-c",
-        ),
-        (
-            {"text": "a", "class": "b", "label": 1},
-            {},
-            "'class', 'label' could each be the label column; name",
-        ),
-        (
-            {"text": "a", "x": "b", "y": 1},
-            {},
-            "'x', 'y' could each be the label column; name it with --label-c",
-        ),
+        ({"id": 7, "label": 1}, {}, "no text column found; name it with --text-column; columns: 'id', 'label'"),
+        ({"text": "a", "Content": "b", "label": 1}, {}, "'text', 'Content' could each be the text column; name"),
+        ({"x": "a", "y": "b", "label": 1}, {}, "'x', 'y' could each be the text column; name it with --text-c"),
+        ({"text": "a", "class": "b", "label": 1}, {}, "'class', 'label' could each be the label column; name"),
+        ({"text": "a", "x": "b", "y": 1}, {}, "'x', 'y' could each be the label column; name it with --label-c"),
     ],
 )
 def test_columns_that_cannot_be_told_apart(row, options, message):

@@ -35,12 +35,7 @@ def refusal(dialect, content, name="t.csv", **options):
 
 @pytest.mark.parametrize(
     ("name", "mark", "word"),
-    [
-        ("t.csv", ";", "semicolon"),
-        ("t.csv", "\t", "tab"),
-        ("t.csv", "|", "bar"),
-        ("t.tsv", ",", "comma"),
-    ],
+    [("t.csv", ";", "semicolon"), ("t.csv", "\t", "tab"), ("t.csv", "|", "bar"), ("t.tsv", ",", "comma")],
 )
 def test_another_delimiter_than_the_usual_is_told(dialect, name, mark, word):
     found, notes = dialect(f"text{mark}label\nso far{mark}a\nand on{mark}b\n", name)

@@ -91,10 +91,7 @@ def test_a_folder(tmp_path):
     documents = load_documents(str(tmp_path / "a.b"))
     assert documents.dataset[:] == {"text": ["bäd", "good"], "label": ["neg", "pos"]}
     assert documents.name == "a.b" and documents.columns == {} and documents.parts == ()
-    notes = [
-        f"files of {tmp_path / 'a.b'}, labeled with the names of their folders",
-        "skipped 1 document without text",
-    ]
+    notes = [f"files of {tmp_path / 'a.b'}, labeled with the names of their folders", "skipped 1 document without text"]
     assert documents.notes == notes == load_documents(str(tmp_path / "a.b")).notes  # the latter from the cache
 
 
@@ -135,11 +132,7 @@ def test_the_standard_library():
         ("t.csv", "text,label\nx,a\ny, \n", "t.csv, row 2: no label in column 'label'; fill it in"),
         ("t.csv", "text,label\nx,a\ny\n", "t.csv, row 2 (line 3): expected 2 cells"),
         ("t.csv", "text,content,label\nx,y,a\n", "t.csv: 'text', 'content' could each be the text column"),
-        (
-            "t.jsonl",
-            '{"text": "x", "label": 1}\n{"text": 3}',
-            "t.jsonl, line 2: column 'text' holds 3, not text",
-        ),
+        ("t.jsonl", '{"text": "x", "label": 1}\n{"text": 3}', "t.jsonl, line 2: column 'text' holds 3, not text"),
         ("t.jsonl", '{"text": "x", "label": 0.5}', "t.jsonl, line 1: column 'label' holds 0.5, no label"),
         ("t.pdf", "%PDF", "t.pdf: not text, nor another known format; known are .csv"),
     ],

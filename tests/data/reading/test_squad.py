@@ -114,9 +114,7 @@ def test_files(write, read, indent, mark):
     path = write("dev.json", mark + json.dumps(content, indent=indent) + "\n")
     outcome = read(path)
     answers = {"text": ["b"], "answer_start": [2]}
-    assert outcome.rows == [
-        {"id": "q1", "question": "What?", "context": "The café is élegant.", "answers": answers},
-    ]
+    assert outcome.rows == [{"id": "q1", "question": "What?", "context": "The café is élegant.", "answers": answers}]
     assert outcome.places == [f"{path}, question q1"] and outcome.problems == outcome.notes == []
 
 
