@@ -95,6 +95,12 @@ REFUSED = [
     ({"projection": "conv", "length_scaling": False}, "length_scaling=False has no effect on slots made by .*'conv'"),
     *(({"k": k}, f"{IN_RANGE} {wrong}$") for k, wrong in ((0, 0), (-1, -1), (30, 30), ([3, 30], 30), ([0, 3], 0))),
     ({"causal": True, "k": 0}, "k=0 leaves nothing to attend to: give window"),
+    ({"exact_first": 30}, r"exact_first \+ exact_last = 30 tokens, but the longest sequence has max_"),
+    ({"exact_last": -1}, "exact_last must be at least 0 tokens, got -1$"),
+    (
+        {"slot_mass": "fixed"},
+        "slot_mass='fixed' has no effect on slots made by projection='linear': leave it at 'none'$",
+    ),
     ({"window": 0}, "window must be at least 1 token, or None for no window, got 0"),
     ({"position_embedding": "rotary"}, "position_embedding='rotary' needs causal=True"),
     ({"num_attention_heads": 4}, "hidden_size 15 is not a multiple of num_attention_heads 4"),

@@ -1,13 +1,9 @@
-"""Models whose slots are chosen by the input: first values, slots put into another model, every head."""
+"""Models whose slots are chosen by the input: first values, slots put into another model, a memory read by them."""
 
-import pytest
 import torch
-from budgets import EXACT
 from torch.testing import assert_close
 
-from torch_linformer import models
 from torch_linformer.models import (
-    LinformerConfig,
     LinformerForConditionalGeneration,
     LinformerForMaskedLM,
     LinformerForSequenceClassification,
@@ -16,7 +12,6 @@ from torch_linformer.models import (
 )
 
 DYNAMIC = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", "exact_first": 1, "exact_last": 1}
-ENCODERS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 
 
 def is_of_slots(name):
@@ -51,20 +46,6 @@ def test_slots_put_into_a_saved_model_of_full_attention(build, tmp_path, poisone
         assert_is_new(name, model.state_dict()[name])
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-@torch.no_grad()
-def test_every_head_is_saved_and_opened(build, token_ids, tmp_path, name):
-    model_class = getattr(models, f"LinformerFor{name}")
-    model, ids = (
-        build(model_class, window=5, **DYNAMIC),
-        token_ids(2, 3, 11) if name == "MultipleChoice" else token_ids(2, 11),
-    )
-    model.save_pretrained(tmp_path)
-    loaded = model_class.from_pretrained(tmp_path)
-    assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
-    assert_close(loaded(ids)[0], model(ids)[0], rtol=0, atol=EXACT)
-
-
 @torch.no_grad()
 def test_an_encoder_decoder_reads_its_memory_by_them(tiny, token_ids, tmp_path):
     encoder, decoder = tiny(window=4, **DYNAMIC), tiny(causal=True, window=3)
@@ -92,28 +73,3 @@ def test_recorded_attentions_are_of_slots_exact_tokens_and_window(build, token_i
     for each in weights:
         assert each.shape == (2, 3, 11, 7 + 2 + 5)
         assert_close(each.sum(dim=-1)[1], torch.ones(3, 11, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"exact_first": 30}, r"^exact_first \+ exact_last = 30 tokens, but the longest sequence has max_"),
-        ({"exact_last": -1}, "^exact_last must be at least 0 tokens, got -1$"),
-        (
-            {"slot_mass": "fixed"},
-            "^slot_mass='fixed' has no effect on slots made by projection='linear': leave it at 'none'$",
-        ),
-        (
-            {"projection": "dynamic", "length_scaling": False},
-            "^length_scaling=False has no effect on slots made by proj",
-        ),
-        ({"attention": "full", "exact_first": 1}, "^exact_first=1 has no effect on full attention: leave it at 0$"),
-        ({"causal": True, "exact_last": 1}, "^exact_last=1 has no effect on causal attention, whose slots are running"),
-        ({"k": 0}, "^k must lie between 1 and max_position_embeddings = 29, got 0"),
-        ({"k": [0, 5]}, "^k must lie between 1 and max_position_embeddings = 29, got 0"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_by_the_configuration(tiny, fields, message):
-    with pytest.raises(ValueError, match=message):
-        LinformerConfig(**{**tiny().to_diff_dict(), **fields})
