@@ -1,5 +1,7 @@
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +30,10 @@ from runner.suite import Grid
 
 folder = Path(sys.argv[1])
 suite = SmallSuite("A", "gate", "raising", log=folder / "log")
-run_benchmark(suite, Settings(grid=Grid(), repeat=2, threads=1), folder / "results")
+try:
+    run_benchmark(suite, Settings(grid=Grid(), repeat=2, threads=1), folder / "results")
+except KeyboardInterrupt:
+    print("interrupted")
 """
 
 
@@ -134,23 +139,23 @@ def wait_for(is_there, process, seconds=60):
         time.sleep(0.01)
 
 
-def test_after_kill_9_the_missing_rows_are_measured_and_no_other(tmp_path, screen):
-    """It is killed in the middle of the second case."""
+def test_after_an_end_in_the_middle_the_missing_rows_are_measured_and_no_other(tmp_path, screen):
+    """Of Ctrl-C, which reaches all processes, only one is told; kill -9 leaves the folder as it was before."""
     file = tmp_path / "results" / "results.json"
-
-    def rows_in_the_file():
-        return json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
-
     (tmp_path / "gate").touch()
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.DEVNULL) as process:
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:
         try:
-            wait_for(lambda: len(rows_in_the_file()) == 4, process)
-            wait_for(lambda: "A 11\n" in (tmp_path / "log").read_text(), process)
-            process.kill()
-            process.wait()  # for the gate not to open before
+            wait_for(lambda: (tmp_path / "log").exists() and "gate 11\n" in (tmp_path / "log").read_text(), process)
+            before = file.read_bytes()
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(timeout=60)  # for the gate not to open before
         finally:
             (tmp_path / "gate").unlink()  # whatever was left behind goes on and ends
-    rows = rows_in_the_file()
+        output, error = process.communicate(timeout=60)
+    assert output.endswith("\ninterrupted\n") and error == "" and file.read_bytes() == before
+    rows = json.loads(before)["rows"]
     there = [("raising", 7), ("A", 7), ("gate", 7), ("raising", 11)]
     assert [(row["contender"], row["case"]["length"]) for row in rows] == there
     calls = Counter((tmp_path / "log").read_text().splitlines())
