@@ -52,9 +52,11 @@ def pytest_runtest_teardown(item, nextitem):
 
 
 def pytest_configure(config):
-    # A shell ignores Ctrl-C in what it runs in the background, and what is ignored stays so in every process below.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell ignores Ctrl-C in what it runs in the background, and nohup SIGHUP; what is ignored stays so in every
+    # process below.
+    for signum, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, usual)
     device = config.getoption("device")
     if device == "cpu":
         return
