@@ -28,7 +28,6 @@ from forked_commands import COMMAND, TRANSFORMERS, CommandServer, ForkedCommand
 
 ANY_DEVICE = ("functional", "fuzz", "models", "nn")  # folders whose tests --device moves
 HERE = Path(__file__).parent
-PYTHON = sys.executable  # which `no_fresh_process` hides
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},

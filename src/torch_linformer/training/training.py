@@ -190,7 +190,8 @@ class Training:
         """Train the weights that are not frozen; what it took, and how many rows are computed at once."""
         settings, data, trainer, rows = self.settings, self.data, self.trainer, self.settings.batch_size
         if settings.freeze and isinstance(self.task, Retrieval):
-            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, str(settings.from_model), self.screen), rows
+            source = cast(FirstModel, self.first).source
+            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen), rows
         if settings.freeze:
             return fit_head(trainer, data.train, data.validation, self.screen), rows
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights

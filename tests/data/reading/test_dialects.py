@@ -321,6 +321,10 @@ def test_other_spaces_are_text(dialect, content):
     assert not found.quoting.spaced and SPACED not in notes
 
 
-def test_quotes_that_are_text_keep_the_spaces_before_them(dialect):
-    found, notes = dialect('text,label\n"so far", "a"\n"and on", "b"\n', quoting="none")
+@pytest.mark.parametrize(
+    "content", ['text,label\n"so far", "a"\n"and on", "b"\n', "text, label\nso far, a\nand on, b\n"]
+)
+def test_quotes_that_are_text_keep_the_spaces_before_them(dialect, content):
+    found, notes = dialect(content, quoting="none")
     assert found.quoting == PLAIN and SPACED not in notes
+    assert found.delimiter == "," and len(found.names) == 2  # and the cells are divided as they were

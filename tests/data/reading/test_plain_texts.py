@@ -1,3 +1,5 @@
+import gzip
+
 import pytest
 
 from torch_linformer.data.reading import plain_texts
@@ -62,6 +64,8 @@ def test_lines_of_json_are_no_texts(write, read, name):
     (problem,) = read(write(name, '{"text": "so far", "label": "a"}\n' * 30), whole=False).problems
     jsonl = name.partition(".")[0] + ".jsonl"
     assert problem.endswith(f"{name}: its lines are JSON objects: call it {jsonl} to have them read")
+    (packed,) = read(write(f"{name}.gz", gzip.compress(b'{"a": 1}\n' * 30)), whole=False).problems
+    assert packed.endswith(f": call it {jsonl}.gz to have them read")
     assert texts_of(read(write(name, "[so far]\n" * 30), whole=False)) == ["[so far]\n"] * 30
 
 

@@ -57,6 +57,7 @@ class Tally:
         width: cells of most of them.
         lost: lines whose rows have other numbers of cells, or none.
         opened: rows with a cell that begins with a quote.
+        apart: rows with spaces between a delimiter and a cell, where these are meant for all.
     """
 
     delimiter: str
@@ -65,6 +66,7 @@ class Tally:
     width: int
     lost: int
     opened: int
+    apart: int
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,9 @@ def _divided(lines: Sequence[str], delimiter: str, options: DataOptions) -> Tall
 
 def _best_quoting(tallies: Sequence[Tally]) -> Tally:
     """Without quotes where that makes more rows whole, or all of them and there are more; with quotes otherwise."""
-    best = min(tallies, key=lambda tally: (tally.lost, not tally.quoting.quoted, tally.quoting[1:]))
+    best = min(tallies, key=lambda tally: (tally.lost + tally.apart, not tally.quoting.quoted, tally.quoting[1:]))
     plain = next((tally for tally in tallies if not tally.quoting.quoted), best)
-    misled = not plain.lost and plain.width > 1 and plain.rows > best.rows
+    misled = not (plain.lost or plain.apart) and plain.width > 1 and plain.rows > best.rows
     # Where many rows have quotes around cells, and all of these end where they should, lines may be whole by chance.
     meant = not best.lost and plain.opened > _OPENED * plain.rows
     return plain if misled and not meant else best
@@ -215,9 +217,9 @@ def _tally(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Tally:
         of_others -= lost[first]
     if halves > _OPENED * rows:  # texts hold the delimiter, and are cut there where quotes are not heeded
         of_others += halves
-    if detached > _OPENED * rows or (apart == rows and delimiter != "\t"):
-        of_others += max(detached, apart)
-    return Tally(delimiter, quoting, rows, width, of_others + broken + swallowed, opened)
+    are_meant = detached > _OPENED * rows or (apart == rows and delimiter != "\t")
+    apart = max(detached, apart) if are_meant else 0
+    return Tally(delimiter, quoting, rows, width, of_others + broken + swallowed, opened, apart)
 
 
 def _rows_within(record: Sequence[str], delimiter: str) -> int:

@@ -9,6 +9,7 @@ from typing import NamedTuple, TextIO
 
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.encodings import check_decoded, open_text
+from torch_linformer.data.reading.formats import COMPRESSED_SUFFIXES, file_stem
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import memory_bytes
@@ -90,9 +91,9 @@ def _is_lines(path: Path, options: DataOptions, report: ReadReport) -> bool:
     with open_text(path, options, report) as stream:
         lines = stream.read(_PIECE).splitlines()
     if len(lines) > 1 and all(map(_is_object, lines[:_LEAST_LINES])):
-        raise InputError(
-            f"{path}: its lines are JSON objects: call it {path.with_suffix('.jsonl').name} to have them read"
-        )
+        compression = path.suffix if path.suffix.lower() in COMPRESSED_SUFFIXES else ""
+        name = f"{file_stem(path)}.jsonl{compression}"
+        raise InputError(f"{path}: its lines are JSON objects: call it {name} to have them read")
     return len(lines) >= _LEAST_LINES and all(line.strip() for line in lines)
 
 

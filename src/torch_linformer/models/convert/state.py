@@ -131,9 +131,9 @@ def renamed(source: str, state: State, names: Mapping[str, str]) -> dict[str, Te
     return {ours: state[theirs] for theirs, ours in names.items()}
 
 
-def check_names(source: str, own_names: Collection[str], expected: Collection[str]) -> None:
+def check_names(source: str, present: Collection[str], expected: Collection[str]) -> None:
     """Raise ``ValueError`` that lists which expected names are missing and which of those found are unknown."""
-    missing, unknown = sorted(set(expected) - set(own_names)), sorted(set(own_names) - set(expected))
+    missing, unknown = sorted(set(expected) - set(present)), sorted(set(present) - set(expected))
     parts = [f"{kind} {_listed(names)}" for kind, names in (("missing", missing), ("unknown", unknown)) if names]
     if parts:
         raise ValueError(f"these are not the weights of a {source} model: {'; '.join(parts)}")
