@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 import transformers
-from encoders.families import SIZES, TEXTS, VOCABULARY, base_class, inputs_of, linear, original, random_model
+from encoders.families import TEXTS, VOCABULARY, base_class, inputs_of, linear, original, random_model
 from transformers import AutoConfig, AutoModel
 
 from torch_linformer.encoders import LinearOptions, linearize
@@ -115,17 +115,15 @@ def test_causal_modules_under_the_name():
     """Whose masks are theirs, and not only padding."""
     small = {"vocab_size": VOCABULARY, "n_embd": 8, "n_head": 2, "n_layer": 1, "bos_token_id": 1, "eos_token_id": 2}
     model = transformers.GPT2Model._from_config(config_of("GPT2", **small), attn_implementation="linformer")
-    with pytest.raises(ValueError, match="is causal, and slots mix all positions: linformer attention is for encoders"):
+    with pytest.raises(ValueError, match="the attention of gpt2 is causal: its tokens see only what comes before them"):
         model(**inputs_of(BERT))
 
 
 def test_attention_to_another_sequence():
-    fields = {**BERT.fields, "is_decoder": True, "add_cross_attention": True}
-    model = transformers.BertModel._from_config(config_of("Bert", **fields), attn_implementation="linformer")
-    model.encoder.layer[0].attention.self.is_causal = model.encoder.layer[0].crossattention.self.is_causal = False
-    states = torch.zeros(2, 17, SIZES["hidden_size"])
+    attend = transformers.AttentionInterface()["linformer"]
+    query, others = torch.zeros(2, 3, 29, 8), torch.zeros(2, 3, 17, 8)
     with pytest.raises(ValueError, match="attends to another sequence, or to a cache: linformer attention is self-"):
-        model(**inputs_of(BERT), encoder_hidden_states=states, use_cache=False)
+        attend(torch.nn.Module(), query, others, others)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from datasets import Dataset
 from torch import nn
-from transformers import PreTrainedModel, set_seed
+from transformers import set_seed
 
 from torch_linformer.adaptation.adapt_settings import STEPS, AdaptSettings
 from torch_linformer.adaptation.adaptation_costs import ForwardCosts, measure_forward, measuring_seconds
@@ -25,7 +25,6 @@ from torch_linformer.adaptation.texts import LEAST_TEXTS, Part, prepare_texts
 from torch_linformer.data.parts import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders.classes import LinearEncoder
-from torch_linformer.encoders.families import Positions
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.opening import processes
@@ -98,7 +97,6 @@ class Adaptation:
             f"tokens, --task {self.objective.name}; the student {max_length:,}, with "
             f"{attention_of(self.student.config)}; {self.device}, {self.precision}"
         )
-        self._positions = Positions.of(cast(PreTrainedModel, self.student.base_model))
         self._compare_first()
 
     def _compare_first(self) -> None:
@@ -260,5 +258,5 @@ class Adaptation:
         """A forward pass of an encoder with enough positions over one text."""
         options = model.config.linear_options
         longer = replace(options, max_length=max(length, options.max_length))
-        config = model.config.with_options(longer, self._positions).to_dict()
+        config = model.config.with_options(longer).to_dict()
         return ModelStep(LINEAR, config, 1, length, self.device, self.precision, training=False)

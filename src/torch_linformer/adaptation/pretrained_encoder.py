@@ -13,8 +13,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from torch_linformer.adaptation.objectives import OBJECTIVES, Embeddings
 from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
-from torch_linformer.encoders.families import Positions, check_kind
+from torch_linformer.encoders.attentions import base_of
+from torch_linformer.encoders.families import check_kind
 from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of, head_of_class
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_files import check_model, model_file
@@ -57,7 +59,7 @@ class PretrainedEncoder:
     @property
     def longest(self) -> int:
         """Tokens that it can read at once."""
-        return Positions.of(cast(PreTrainedModel, self.model.base_model)).longest
+        return Positions.of(base_of(self.model)).longest
 
     @property
     def usual_length(self) -> int:

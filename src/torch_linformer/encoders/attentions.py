@@ -1,6 +1,7 @@
 """The attentions of an encoder: found by running it once with one that takes notes."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from torch_linformer.encoders.families import own_attention
+from torch_linformer.encoders.visible import CAUSAL, reach_of_function, reach_of_mask
 from torch_linformer.nn.attention.context import HeadSizes
 
 RECORDER = "linformer_recorder"  # the attention that takes notes
@@ -24,20 +26,31 @@ class FoundAttention(NamedTuple):
         num_heads: of queries, H;
         num_kv_heads: of keys and values;
         head_dim: width of a head.
-        sliding_window: a query sees the positions fewer than this away; None for all positions.
+        reach: a query sees the positions at most this far away; None for all positions.
     """
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    sliding_window: int | None = None
+    reach: int | None = None
 
     @property
     def sizes(self) -> HeadSizes:
         return HeadSizes.of_heads(self.num_heads, self.head_dim, self.num_kv_heads)
 
 
-def find_attentions(model: PreTrainedModel) -> dict[str, FoundAttention]:
+class Reached(Exception):
+    """A model that is run for what comes before its first attention has come to it."""
+
+
+def base_of(model: PreTrainedModel) -> PreTrainedModel:
+    """What is below the head of a model; the model itself where that does not read its inputs (DINOv3)."""
+    base: Any = model.base_model
+    reads = isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters
+    return cast(PreTrainedModel, base) if reads else model
+
+
+def find_attentions(base: PreTrainedModel) -> dict[str, FoundAttention]:
     """The self-attentions of a model that go through transformers' attention interface, by the names of their modules.
 
     Or those of a family that has an attention of its own which can be replaced.
@@ -45,74 +58,91 @@ def find_attentions(model: PreTrainedModel) -> dict[str, FoundAttention]:
     Raises:
         ValueError: there are none, or some are causal, or attend to another sequence.
     """
-    own = own_attention(model.config.model_type)
+    own = own_attention(base.config.model_type)
     if own is not None:
-        return cast(dict[str, FoundAttention], own.find(model))
-    names = {module: name for name, module in model.named_modules()}
+        return cast(dict[str, FoundAttention], own.find(base))
+    names = {module: name for name, module in base.named_modules()}
     attentions: dict[str, FoundAttention] = {}
 
-    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, **kwargs: Any) -> Any:
         kind = type(module).__name__
-        if kwargs.get("is_causal", getattr(module, "is_causal", False)):
-            raise ValueError(
-                f"{kind} is causal: its tokens see only what comes before them, and a slot mixes all positions"
-            )
         if query.shape[2] != key.shape[2]:
             raise ValueError(f"{kind} attends to another sequence: linearize the encoder alone (model.get_encoder())")
         window = kwargs.get("sliding_window")
-        attentions[names[module]] = FoundAttention(query.shape[1], key.shape[1], query.shape[3], window)
+        if kwargs.get("is_causal") or (mask is None and getattr(module, "is_causal", False)):
+            raise ValueError(f"{kind} {CAUSAL}")
+        if callable(mask):
+            reach = reach_of_function(kind, mask, window or getattr(base.config, "sliding_window", None) or 0)
+        elif mask is None:
+            reach = None if window is None else window - 1  # as transformers' flash attention counts
+        else:
+            reach = reach_of_mask(kind, mask)
+        attentions[names[module]] = FoundAttention(query.shape[1], key.shape[1], query.shape[3], reach)
         repeats = query.shape[1] // key.shape[1]
         keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
         return F.scaled_dot_product_attention(query, keys, values).transpose(1, 2), None
 
-    with _registered(note), _attending_by(model, RECORDER), torch.no_grad():
-        model(**small_inputs(model))
+    if type(base)._can_set_attn_implementation():
+        with recorded_by(note, base, lambda *args, mask_function, **kwargs: mask_function):
+            inputs = example_inputs(base, TOKENS)
+            if "input_ids" in inputs:  # some are causal only where they are given a mask (AIMv2)
+                inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            base(**inputs)
     if not attentions:
         raise ValueError(
-            f"the attention of {type(model).__name__} does not go through transformers' attention interface, so it "
+            f"the attention of {type(base).__name__} does not go through transformers' attention interface, so it "
             "cannot be replaced"
         )
     return attentions
 
 
-def small_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The smallest input that a model takes: a text, an image, or sound."""
+def example_inputs(model: PreTrainedModel, length: int, rows: int = 1) -> dict[str, Tensor]:
+    """A small input of a model: texts of ``length`` tokens, images, or sounds.
+
+    Raises:
+        ValueError: it reads something else.
+    """
     config: Any = model.config
-    name, factory = model.main_input_name, cast(Any, {"device": model.device})
+    name = model.main_input_name
     match name:
         case "input_ids":
-            return {"input_ids": torch.full((1, TOKENS), config.vocab_size - 1, **factory)}
+            ids = torch.arange(rows * length).view(rows, length)
+            first = min(max(5, (getattr(config, "pad_token_id", None) or 0) + 1), config.vocab_size - 1)
+            return {name: (first + ids * 7 % (config.vocab_size - first)).to(model.device)}
         case "pixel_values":
             size = config.image_size
-            height, width = (size, size) if isinstance(size, int) else size
-            return {name: torch.zeros(1, config.num_channels, height, width, dtype=model.dtype, **factory)}
+            shape = (config.num_channels, *((size, size) if isinstance(size, int) else size))
         case "input_features":
-            frames = 2 * config.max_source_positions
-            return {name: torch.zeros(1, config.num_mel_bins, frames, dtype=model.dtype, **factory)}
+            shape = (config.num_mel_bins, 2 * config.max_source_positions)
         case "input_values":
-            return {name: torch.zeros(1, SAMPLES, dtype=model.dtype, **factory)}
-    raise ValueError(f"{type(model).__name__} reads {name}: linear are encoders of text, images and sound")
+            shape = (SAMPLES,)
+        case _:
+            raise ValueError(f"{type(model).__name__} reads {name}: linear are encoders of text, images and sound")
+    draw = torch.Generator().manual_seed(0)
+    return {name: torch.randn(rows, *shape, generator=draw).to(model.device, model.dtype)}
 
 
 @contextmanager
-def _registered(function: Any) -> Iterator[None]:
+def recorded_by(
+    function: Callable[..., Any], model: PreTrainedModel, mask: Callable[..., Any] = lambda *args, **kwargs: None
+) -> Iterator[None]:
+    """Meanwhile a model in evaluation mode attends by ``function``, and ``mask`` makes its masks."""
     interfaces: tuple[Any, ...] = (AttentionInterface, AttentionMaskInterface)
     AttentionInterface.register(RECORDER, function)
-    AttentionMaskInterface.register(RECORDER, lambda *args, **kwargs: None)
+    AttentionMaskInterface.register(RECORDER, mask)
     try:
-        yield
+        with attending_by(model, RECORDER), evaluating(model), torch.no_grad():
+            yield
     finally:
         for interface in interfaces:
             del interface._global_mapping[RECORDER]
 
 
 @contextmanager
-def _attending_by(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """A model in evaluation mode with another attention, for a while."""
-    modules = [module for module in model.modules() if hasattr(module, "config")]
-    configs = {id(module.config): cast(Any, module.config) for module in modules}.values()
-    before, training = [config._attn_implementation for config in configs], model.training
-    cast(nn.Module, model).eval()
+def attending_by(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Meanwhile a model, and the models in it, have another attention."""
+    configs = {id(x.config): cast(Any, x.config) for x in model.modules() if hasattr(x, "config")}.values()
+    before = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation = name
     try:
@@ -120,4 +150,15 @@ def _attending_by(model: PreTrainedModel, name: str) -> Iterator[None]:
     finally:
         for config, implementation in zip(configs, before, strict=True):
             config._attn_implementation = implementation
-        cast(nn.Module, model).train(training)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Meanwhile a model is in evaluation mode, whichever of its modules were before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -11,17 +11,19 @@ from dataclasses import asdict, fields
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
 
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto import modeling_auto
+from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
-from torch_linformer.encoders.attentions import FoundAttention
-from torch_linformer.encoders.encoder_context import EncoderContext
-from torch_linformer.encoders.families import Positions, own_attention
+from torch_linformer.encoders.attentions import FoundAttention, base_of
+from torch_linformer.encoders.encoder_context import EncoderContext, check_length
+from torch_linformer.encoders.families import own_attention
 from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.options import LinearOptions
+from torch_linformer.encoders.positions import FIELD
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 
@@ -47,13 +49,15 @@ class LinearConfig(PreTrainedConfig):
     """The configuration of a linear encoder: that of the original, and what its attentions are.
 
     ``linformer`` holds the fields of :class:`~torch_linformer.encoders.options.LinearOptions` as ``options``, and as
-    ``attentions`` the heads of each attention, by the name of its module in the base model. ``pooling`` is what makes
-    embeddings of last hidden states.
+    ``attentions`` the heads of each attention and how far it sees, by the name of its module in the base model.
+    ``positions`` holds the fields of :class:`~torch_linformer.encoders.positions.Positions`.
+    ``pooling`` is what makes embeddings of last hidden states.
     """
 
     model_type: ClassVar[str] = MODEL_TYPE
     encoder_class: ClassVar[type[PreTrainedModel]]
     linformer: dict[str, Any] | None = None
+    positions: dict[str, Any] | None = None
     pooling: str = "mean"
 
     @classmethod
@@ -97,9 +101,13 @@ class LinearConfig(PreTrainedConfig):
             raise ValueError(f"config.json: {unknown[0]} is no option of a linear encoder here: update torch-linformer")
         return LinearOptions(**options)
 
-    def with_options(self, options: LinearOptions, positions: Positions) -> Self:
-        """A copy with other options, and with the ``positions`` of the encoder that these need."""
-        changed = {**self.to_dict(), **positions.fields(options.max_length)}
+    def with_options(self, options: LinearOptions) -> Self:
+        """A copy with other options, and with as many positions as these need."""
+        changed = self.to_dict()
+        if self.positions is not None:
+            if self.positions["tables"]:
+                changed[FIELD] += options.max_length - self.positions["longest"]
+            changed["positions"] = {**self.positions, "longest": options.max_length}
         changed["linformer"] = {**self._linear, "options": asdict(options)}
         return cast(Self, type(self).from_dict(changed))
 
@@ -122,16 +130,7 @@ class LinearEncoder(PreTrainedModel):
             )
         config._attn_implementation = ATTENTION
         super().__init__(config, *args, **kwargs)
-        options = config.linear_options
-        own = own_attention(cast(Any, config.encoder_class).config_class.model_type)
-        if own is not None:
-            own.replace(self)
-        for name, found in config.attentions.items():
-            try:
-                module = self.base_model.get_submodule(name)
-            except AttributeError:
-                raise ValueError(f"config.json: attentions has {name}, and {type(self).__name__} has none") from None
-            setattr(module, ATTENTION, EncoderContext(found.sizes, options, found.sliding_window))
+        replace_attentions(self)
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
         """Only ``linformer``."""
@@ -145,6 +144,37 @@ class LinearEncoder(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # type: ignore[no-untyped-call]
         init_slots(module)
+
+
+def replace_attentions(model: LinearEncoder) -> None:
+    """Let the attentions of a model own what they attend to; what they own already and still fits keeps its values."""
+    config, base = model.config, base_of(model)
+    own = own_attention(cast(Any, config.encoder_class).config_class.model_type)
+    if own is not None:
+        own.replace(model)
+    for name, found in config.attentions.items():
+        try:
+            module = base.get_submodule(name)
+        except AttributeError:
+            raise ValueError(f"config.json: attentions has {name}, and {type(model).__name__} has none") from None
+        numbers = [x for x in module.parameters() if x.is_floating_point()]
+        like = {"device": numbers[0].device, "dtype": numbers[0].dtype} if numbers else {}
+        context = EncoderContext(found.sizes, config.linear_options, found.reach, **like).train(module.training)
+        before = getattr(module, ATTENTION, None)
+        if before is not None:
+            kept = {key: x for key, x in before.state_dict().items() if x.shape == context.state_dict()[key].shape}
+            context.load_state_dict({**context.state_dict(), **kept})
+        setattr(module, ATTENTION, context)
+    if base.main_input_name == "input_ids" and _check_input not in base._forward_pre_hooks.values():
+        base.register_forward_pre_hook(_check_input, with_kwargs=True)
+
+
+def _check_input(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a table of positions is too short."""
+    states = kwargs.get("inputs_embeds")
+    read = states if states is not None else kwargs.get("input_ids", args[0] if args else None)
+    if isinstance(read, Tensor) and read.dim() > 1:
+        check_length(read.shape[1], cast(Any, base.config).linformer["options"]["max_length"])
 
 
 def init_slots(module: nn.Module) -> None:
@@ -167,6 +197,8 @@ def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
 def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type[LinearEncoder]:
     body = {"config_class": config, "original": original, "__module__": __name__}
     linear = cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
+    # As a model's constructor does, which a copy that becomes linear, or one that is unpickled, does not run.
+    dict.__setitem__(_CAN_RECORD_REGISTRY, str(linear), linear._can_record_outputs)
     # Folders of some encoders (ViT) keep older names of weights, which transformers looks up by the name of the class.
     renaming = get_checkpoint_conversion_mapping(original.__name__)
     if renaming is not None:
@@ -206,7 +238,8 @@ def linear_or_original(fields: dict[str, Any]) -> PreTrainedModel:
     if fields["linformer"] is not None:
         kind: Any = linear_class(body)
         return cast(PreTrainedModel, kind(kind.config_class.from_dict(fields)))
-    own = {name: value for name, value in fields.items() if name not in ("encoder_class", "linformer", "model_type")}
+    ours = ("encoder_class", "linformer", "model_type", "positions")
+    own = {name: value for name, value in fields.items() if name not in ours}
     return body(cast(Any, body).config_class.from_dict(own))
 
 

@@ -26,19 +26,17 @@ class EncoderContext(SlotContext):
     Args:
         sizes: of the attention's heads.
         options: of the encoder.
-        sliding_window: of a layer that was local before: a query sees the positions fewer than this away, and gets no
-            slots and no exact tokens.
+        reach: of a layer that was local before: a query sees the positions at most this far away, and gets no slots
+            and no exact tokens.
         device: of the parameters, and
         dtype: theirs.
     """
 
-    def __init__(
-        self, sizes: HeadSizes, options: LinearOptions, sliding_window: int | None = None, **factory: Any
-    ) -> None:
-        if sliding_window is not None:
-            options = options.local(sliding_window)
+    def __init__(self, sizes: HeadSizes, options: LinearOptions, reach: int | None = None, **factory: Any) -> None:
+        if reach is not None:
+            options = options.local(reach)
         super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
-        self.is_local, self.exact_below = sliding_window is not None, options.longest_exact
+        self.is_local, self.exact_below = reach is not None, options.longest_exact
         self.every_position = FullContext(sizes)
 
     def forward(
@@ -60,11 +58,7 @@ class EncoderContext(SlotContext):
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
         length = length_of(key, padding)
-        if not records_a_graph() and length > self.max_len:
-            raise ValueError(
-                f"the input has {length:,} positions and this encoder reads {self.max_len:,}: cut it, or make "
-                "the encoder linear with a larger max_length"
-            )
+        check_length(length, self.max_len)
         if self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
         if serves_any_length():  # comparing a size would tie the graph to it
@@ -142,6 +136,15 @@ class EncoderContext(SlotContext):
         first = [x[:, :, : self.exact_below] for x in first]
         output: Tensor = self._every_position(call)(*first, self._of_short(padding), call=call)[0]
         return padding.restore(F.pad(output, (0, 0, 0, length))[:, :, :length])
+
+
+def check_length(length: int, max_length: int) -> None:
+    """Raise ``ValueError`` for an input of more positions than an encoder reads."""
+    if not records_a_graph() and length > max_length:
+        raise ValueError(
+            f"the input has {length:,} positions and this encoder reads {max_length:,}: cut it, or make the encoder "
+            "linear with a larger max_length"
+        )
 
 
 class Rows(NamedTuple):

@@ -1,12 +1,9 @@
-"""What encoders of transformers call their parts: which can be linear, their dropouts, how many tokens they read."""
+"""What encoders of transformers call their parts: which can be linear, and their dropouts."""
 
 import importlib
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -19,6 +16,7 @@ REFUSED = {
     "umt5": RELATIVE,
     "longformer": "it is linear already, by windows and global tokens",
     "big_bird": "it is linear already, by blocks",
+    "xlnet": RELATIVE,
     "linformer": "is a Linformer already",
     "linear_encoder": "is linear already",
 }
@@ -36,9 +34,6 @@ NAMES: dict[Place, tuple[str, ...]] = {
     ),
     "attention": ("attention_probs_dropout_prob", "attention_dropout"),
 }
-FIELD = "max_position_embeddings"
-TABLES = ("position_embeddings.weight",)  # the end of their names
-UNLIMITED = 1 << 20  # positions of models of images and sound, and of rotary models that do not tell
 
 
 def own_attention(family: str) -> ModuleType | None:
@@ -49,7 +44,7 @@ def own_attention(family: str) -> ModuleType | None:
 def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | None = None) -> None:
     """Raise ``ValueError``, in one line, for a model whose attention cannot be replaced by slots."""
     kind = config.model_type
-    decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in (*MODEL_FOR_MASKED_LM_MAPPING_NAMES, "xlnet")
     is_encoder_alone = model_class is not None and model_class.__name__.endswith("Encoder")
     if kind in REFUSED:
         raise ValueError(f"{source} ({kind}): {REFUSED[kind]}")
@@ -82,39 +77,3 @@ def set_dropout(config: Any, place: Place, value: float) -> None:
     for name in NAMES[place]:
         if getattr(config, name, None) is not None:
             setattr(config, name, value)
-
-
-@dataclass(frozen=True)
-class Positions:
-    """The positions of an encoder.
-
-    Attributes:
-        longest: tokens that it reads at once.
-        offset: rows of a learned table before that of the first token: RoBERTa's kin keep some for padding.
-        is_learned: whether there is such a table; others go on by themselves.
-    """
-
-    longest: int
-    offset: int
-    is_learned: bool
-
-    @classmethod
-    def of(cls, base: PreTrainedModel) -> "Positions":
-        config: Any = base.config
-        for name, module in base.named_modules():
-            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                offset = 0 if module.padding_idx is None else module.padding_idx + 1
-                return cls(module.num_embeddings - offset, offset, is_learned=True)
-        return cls(getattr(config, FIELD, None) or UNLIMITED, 0, is_learned=False)
-
-    def fields(self, length: int) -> dict[str, int]:
-        """The fields of a configuration that reads ``length`` tokens."""
-        return {FIELD: length + self.offset} if self.is_learned else {}
-
-    def is_table(self, name: str) -> bool:
-        return self.is_learned and name.endswith(TABLES)
-
-    def extended(self, table: Tensor, rows: int) -> Tensor:
-        """``rows`` of a learned table: beyond its own these repeat, but not those kept for padding."""
-        places = torch.arange(rows - self.offset, device=table.device) % self.longest
-        return torch.cat([table[: self.offset], table[self.offset :][places]])

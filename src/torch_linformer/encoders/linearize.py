@@ -1,17 +1,27 @@
 """A linear encoder of one that is loaded: the same class with another attention, the same weights under their names."""
 
+import copy
 import logging
+from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
-from torch_linformer.encoders.attentions import find_attentions
-from torch_linformer.encoders.classes import LinearEncoder, linear_class
-from torch_linformer.encoders.families import Positions, check_kind
+from torch_linformer.encoders.attentions import base_of, find_attentions
+from torch_linformer.encoders.classes import (
+    LinearEncoder,
+    body_of,
+    linear_class,
+    linear_config,
+    replace_attentions,
+)
+from torch_linformer.encoders.families import check_kind
 from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.options import LinearOptions, Projection
+from torch_linformer.encoders.positions import FIELD, Positions, set_length
+from torch_linformer.encoders.proof import prove
+from torch_linformer.errors import first_line
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 logger = logging.getLogger(__name__)
@@ -69,62 +79,60 @@ def linearize(
         >>> type(linear).__name__, linear.config.max_position_embeddings
         ('LinearBertModel', 4096)
     """
+    name = type(model).__name__
+    if isinstance(model, nn.Module) and any(type(x).__module__.startswith("peft.") for x in model.modules()):
+        raise ValueError(f"{name} has adapters of PEFT: merge the adapters first, model.merge_and_unload()")
     if not isinstance(model, PreTrainedModel):
-        raise TypeError(
-            f"linearize takes a model of transformers, got {type(model).__name__}: load it by AutoModel first"
+        raise TypeError(f"linearize takes a model of transformers, got {name}: load it by AutoModel first")
+    check_kind(name, model.config, type(model))
+    if model.device.type == "meta":
+        raise ValueError(f"{name} is on the meta device and cannot be compared with its copy: load its weights first")
+    base = base_of(model)
+    try:
+        attentions, positions = find_attentions(base), Positions.of(base)
+        first, last = special_tokens(base)
+        options = LinearOptions(
+            k=cast(int, k),
+            window=window,
+            exact_first=first if exact_first is None else exact_first,
+            exact_last=last if exact_last is None else exact_last,
+            exact_below=exact_below,
+            projection=projection,
+            max_length=positions.longest if max_length is None else max_length,
         )
-    check_kind(type(model).__name__, model.config, type(model))
-    base = cast(PreTrainedModel, model.base_model)
-    positions = Positions.of(base)
-    length = positions.longest if max_length is None else max_length
-    first, last = special_tokens(base)
-    options = LinearOptions(
-        k=cast(int, k),
-        window=window,
-        exact_first=first if exact_first is None else exact_first,
-        exact_last=last if exact_last is None else exact_last,
-        exact_below=exact_below,
-        projection=projection,
-        max_length=length,
-    )
+        linear: Any = copy.deepcopy(model)
+        config = linear.config
+        config.__class__ = linear_config(body_of(type(model)))
+        config.linformer = {"attentions": {key: list(x) for key, x in attentions.items()}, "options": asdict(options)}
+        config.positions, config.pooling = {**asdict(positions), "tables": list(positions.tables)}, "mean"
+        linear.__class__ = linear_class(type(model))
+        _set_options(linear, options)
+        prove(model, linear)
+    except ValueError as error:
+        raise ValueError(f"{name} ({model.config.model_type}): {first_line(error)}") from error
     if not options.uses_slots:
         logger.warning(ALL_EXACT, options.longest_exact, options.max_length)
-    return cast(Model, with_options(model, options, positions))
+    return cast(Model, linear)
 
 
-def with_options(model: Any, options: LinearOptions, positions: Positions | None = None) -> Any:
-    """The linear model of a model, linear or not, with these options; slots that do not fit the old ones are new."""
-    base = cast(PreTrainedModel, model.base_model)
-    positions = positions or Positions.of(base)
-    linear_type: Any = type(model) if isinstance(model, LinearEncoder) else linear_class(type(model))
-    config = linear_type.config_class.from_dict(model.config.to_dict())
-    if not isinstance(model, LinearEncoder):
-        config.linformer = {"attentions": {name: list(sizes) for name, sizes in find_attentions(base).items()}}
-    linear: Any = linear_type(config.with_options(options, positions))
-    for name, _ in list(cast(nn.Module, linear).named_children()):
-        if getattr(model, name, linear) is None:  # below a head some encoders have no pooler
-            setattr(linear, name, None)
-    linear.to(device=model.device, dtype=model.dtype)
-    weights = model.state_dict()
-    with torch.no_grad():
-        for name, tensor in linear.state_dict().items():
-            _fill(name, tensor, weights, positions)
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    for name, parameter in cast(nn.Module, linear).named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    cast(nn.Module, linear).train(model.training)
-    linear.name_or_path = model.name_or_path
+def with_options(model: LinearEncoder, options: LinearOptions) -> Any:
+    """A copy of a linear model with other options; slots that do not fit the old ones are new."""
+    linear = copy.deepcopy(model)
+    _set_options(linear, options)
     return linear
 
 
-def _fill(name: str, tensor: Tensor, weights: dict[str, Tensor], positions: Positions) -> None:
-    is_slots = f".{ATTENTION}." in f".{name}"
-    if name in weights and weights[name].shape == tensor.shape:
-        tensor.copy_(weights[name])
-    elif name in weights and positions.is_table(name):
-        tensor.copy_(positions.extended(weights[name], len(tensor)))
-    elif not is_slots:
-        raise ValueError(f"{name} has no counterpart in the original")
+def _set_options(linear: Any, options: LinearOptions) -> None:
+    base, positions = base_of(linear), Positions.of(base_of(linear))
+    config = linear.config.with_options(options)
+    set_length(base, positions, options.max_length, lambda: type(base)(copy.deepcopy(config)))
+    for name in ("linformer", "positions", *([FIELD] if positions.tables else [])):
+        setattr(linear.config, name, getattr(config, name))
+    for module in linear.modules():  # some have a configuration of their own
+        if hasattr(module, "config"):
+            module.config._attn_implementation = ATTENTION
+    replace_attentions(linear)
+    linear.zero_grad(set_to_none=True)
 
 
 def special_tokens(base: PreTrainedModel) -> tuple[int, int]:

@@ -58,9 +58,9 @@ class LinearOptions:
         if self.k == 0 and self.window is None:
             raise ValueError("k=0 leaves only the window, and window=None leaves nothing to attend to")
 
-    def local(self, sliding_window: int) -> "LinearOptions":
-        """Those of a layer whose queries see the positions fewer than ``sliding_window`` away, and nothing else."""
-        return replace(self, k=0, window=2 * (sliding_window - 1), exact_first=0, exact_last=0, exact_below=0)
+    def local(self, reach: int) -> "LinearOptions":
+        """Those of a layer whose queries see the positions at most ``reach`` away, and nothing else."""
+        return replace(self, k=0, window=max(2 * reach, 1), exact_first=0, exact_last=0, exact_below=0)
 
     @property
     def longest_exact(self) -> int:

@@ -11,8 +11,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.encoders.classes import LinearConfig, linear_class, linear_or_original
-from torch_linformer.encoders.families import OWN_ATTENTION, Positions
+from torch_linformer.encoders.families import OWN_ATTENTION
 from torch_linformer.encoders.interface import reads_piece
+from torch_linformer.encoders.linearize import with_options
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots.dense import check_length
@@ -62,7 +64,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
         backbone = cast(LinearConfig, config.backbone_config)
         self.body = build_body(backbone)
         self.takes = inputs_of(backbone)
-        self.positions = Positions.of(self.body)
+        self.positions = Positions.said_by(backbone)
         self.takes_pieces = (
             backbone.linformer is not None
             and "position_ids" in self.takes
@@ -154,17 +156,13 @@ class EncoderBackbone(LinformerPreTrainedModel):
         """
         check_new_length(max_len, mode, self.config.slots, "k")
         check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)
-        known, positions = cast(Any, self.body), self.positions
-        config = known.config.with_options(replace(known.config.linear_options, max_length=max_len), positions)
-        body = build_body(config).to(device=known.device, dtype=known.dtype).train(known.training)
-        learned = {name: parameter.requires_grad for name, parameter in known.named_parameters()}
-        for name, weight in known.state_dict().items():
-            if positions.is_table(name):
-                weight = _resized(weight, positions, max_len, mode)
-            body.get_parameter_or_buffer(name).copy_(weight)
-        for name, parameter in body.named_parameters():
-            parameter.requires_grad_(learned[name])
-        self.body, self.positions = body, Positions.of(body)
+        known: Any = self.body
+        body = with_options(known, replace(known.config.linear_options, max_length=max_len))
+        if mode == "interpolate":
+            for name in self.positions.tables:
+                table = known.get_parameter(name)[self.positions.offset :]
+                body.get_parameter(name)[self.positions.offset :] = resize_rows(table, max_len, mode, std=0.0)
+        self.body, self.positions = body, Positions.said_by(body.config)
         self.config.backbone_config, self.config.max_position_embeddings = body.config, max_len
 
 
@@ -175,11 +173,3 @@ def build_body(config: LinearConfig) -> Any:
     optional = "add_pooling_layer" in inspect.signature(config.encoder_class.__init__).parameters
     kind: Any = linear_class(config.encoder_class)
     return kind(config, **({"add_pooling_layer": False} if optional else {}))
-
-
-def _resized(table: Tensor, positions: Positions, max_len: int, mode: str) -> Tensor:
-    """Learned positions of ``max_len`` tokens, after the rows that are kept for padding."""
-    if mode == "keep":
-        return positions.extended(table, max_len + positions.offset)
-    stretched = resize_rows(table[positions.offset :], max_len, mode, std=0.0)
-    return torch.cat([table[: positions.offset], stretched])

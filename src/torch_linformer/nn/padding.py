@@ -27,14 +27,14 @@ def read_padding(key_padding_mask: KeyPaddingMask, key: Tensor, *, ordered: bool
         return key_padding_mask
     mask = key_padding_mask
     if mask.is_floating_point():
-        mask = _hidden_by(mask)
+        mask = hidden_by(mask)
     if mask.dim() == 1:
         mask = mask.unsqueeze(0)
     check_padding_mask(mask, key.shape[0], key.shape[1])
     return Padding(mask, in_order=not ordered)
 
 
-def _hidden_by(mask: Tensor) -> Tensor:
+def hidden_by(mask: Tensor) -> Tensor:
     """Bool: where a float mask hides; it must be 0 elsewhere.
 
     On a GPU nothing waits for the answer: other numbers end in its assertion, as an index out of range does.

@@ -7,12 +7,14 @@ from typing import Any, cast
 
 from safetensors import SafetensorError
 from tokenizers.normalizers import Lowercase, Sequence
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from torch_linformer import models
+from torch_linformer.encoders.attentions import base_of
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, class_named
-from torch_linformer.encoders.families import Positions
 from torch_linformer.encoders.heads import head_of
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import (
     LinformerConfig,
@@ -170,12 +172,14 @@ def load_model(path: str) -> AnyModel:
 
 def _check_positions(path: str, model: LinearEncoder) -> None:
     """Learned positions must reach as far as a model reads."""
-    positions, length = Positions.of(cast(PreTrainedModel, model.base_model)), read_length(model.config)
-    if positions.is_learned and positions.longest < length:
-        raise InputError(
-            f"{path}: config.json lets the model read {length:,} tokens, and it has {positions.longest:,} positions; "
-            "copy the folder again, or make it linear with max_length"
-        )
+    positions, length, base = Positions.said_by(model.config), read_length(model.config), base_of(model)
+    for name in positions.tables:
+        longest = len(cast(nn.Module, base).get_parameter(name)) - positions.offset
+        if longest < length:
+            raise InputError(
+                f"{path}: config.json lets the model read {length:,} tokens, and it has {longest:,} positions; copy "
+                "the folder again, or make it linear with max_length"
+            )
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:

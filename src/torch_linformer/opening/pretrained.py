@@ -11,7 +11,9 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from torch_linformer import models
 from torch_linformer.data.reading.sources import ask_hub
+from torch_linformer.encoders.attentions import base_of
 from torch_linformer.encoders.classes import LinearConfig
+from torch_linformer.encoders.positions import UNLIMITED, Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.models.convert.state import refusal
@@ -116,9 +118,5 @@ def longest_input(model: PreTrainedModel) -> int | None:
     config: Any = model.config.get_text_config()
     if isinstance(config, (LinformerConfig, LinearConfig)):
         return config.longest_input
-    longest: int | None = getattr(config, "max_position_embeddings", None)
-    for name, module in model.named_modules():
-        # RoBERTa and its kin count positions from the one after that of padding.
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            return module.num_embeddings - module.padding_idx - 1
-    return longest
+    longest = Positions.of(base_of(model)).longest
+    return None if longest == UNLIMITED else longest

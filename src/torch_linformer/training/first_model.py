@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self, cast
 
-import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
+from torch_linformer.encoders.attentions import base_of
 from torch_linformer.encoders.classes import LinearConfig, opened_by
-from torch_linformer.encoders.families import UNLIMITED, Positions, check_kind
+from torch_linformer.encoders.families import check_kind
+from torch_linformer.encoders.positions import UNLIMITED, Positions
 from torch_linformer.errors import InputError, flag
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.opening.model_files import check_model
@@ -69,9 +71,9 @@ class FirstModel:
         """Tokens that it reads at once."""
         if isinstance(self.config, AnyConfig):
             return read_length(self.config)
-        with torch.device("meta"):
+        with no_init_weights():  # only what comes before the first attention is run
             encoder: PreTrainedModel = transformers.AutoModel.from_config(self.config)
-        longest = Positions.of(encoder).longest
+        longest = Positions.of(base_of(encoder)).longest
         return longest if longest < UNLIMITED else MAX_LENGTH
 
     @cached_property

@@ -1,0 +1,127 @@
+"""The positions of an encoder: the tables that it looks them up in, and what these become for longer texts."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from torch_linformer.encoders.attentions import TOKENS, Reached, example_inputs, recorded_by
+
+FIELD = "max_position_embeddings"
+UNLIMITED = 1 << 20  # positions of models of images and sound, and of rotary models that do not tell
+LOOKUPS = (torch.ops.aten.embedding.default, torch.ops.aten.index_select.default)  # their last argument is the index
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The positions of an encoder.
+
+    Attributes:
+        longest: tokens that it reads at once.
+        offset: rows of a table before that of the first token: RoBERTa's kin keep some for padding, BART's two.
+        tables: names of the tables of positions, in the base model; none for positions that go on by themselves.
+    """
+
+    longest: int
+    offset: int = 0
+    tables: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, base: PreTrainedModel) -> "Positions":
+        """Those of a model, which is run on a few tokens: a table is what they are looked up in one after the other.
+
+        A linear encoder's configuration tells.
+        """
+        config: Any = base.config
+        if isinstance(getattr(config, "linformer", None), dict):
+            return cls.said_by(config)
+        longest = getattr(config, FIELD, None) or UNLIMITED
+        if base.main_input_name != "input_ids":
+            return cls(longest)
+        names = {
+            table.data_ptr(): name
+            for name, table in nn.Module.state_dict(base, keep_vars=True).items()
+            if isinstance(table, Tensor) and table.dim() == 2
+        }
+        lookups = _Lookups()
+        with recorded_by(_stop, base), lookups, suppress(Exception):  # what fails later is told by who runs it
+            base(**example_inputs(base, TOKENS))
+        offsets, rows = {}, []
+        for table, index in lookups.seen:
+            start = int(index[0])
+            is_in_turn = len(index) >= TOKENS and torch.equal(index[:TOKENS].cpu(), torch.arange(start, start + TOKENS))
+            if is_in_turn and table.data_ptr() in names:
+                offsets[names[table.data_ptr()]] = start
+                rows.append(len(table) - start)
+        if not offsets:
+            return cls(longest)
+        return cls(min(rows), max(offsets.values()), tuple(offsets))
+
+    @classmethod
+    def said_by(cls, config: Any) -> "Positions":
+        """Those that the configuration of a linear encoder says."""
+        return cls(**{**config.positions, "tables": tuple(config.positions["tables"])})
+
+
+class _Lookups(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What is looked up in tables meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in LOOKUPS:
+            self.seen.append((args[0], args[2 if func is LOOKUPS[1] else 1].flatten()))
+        return func(*args, **(kwargs or {}))
+
+
+def _stop(*args: Any, **kwargs: Any) -> Any:
+    raise Reached
+
+
+def set_length(
+    base: PreTrainedModel, positions: Positions, length: int, new_model: Callable[[], PreTrainedModel]
+) -> None:
+    """Let the tables of an encoder have the positions of ``length`` tokens, and no more.
+
+    A table that is learned repeats: its rows, but not those before the first token, follow again. One that is computed,
+    which training leaves as it is, becomes what it is in ``new_model()``, of the configuration for that length.
+    """
+    if not positions.tables or length == positions.longest:
+        return
+    for name in positions.tables:
+        place, _, own_name = name.rpartition(".")
+        module, table = base.get_submodule(place), nn.Module.state_dict(base, keep_vars=True)[name]
+        grown = extended(table.detach(), positions, length)
+        if not table.requires_grad:
+            computed = nn.Module.state_dict(new_model())[name].to(table)
+            rows = min(len(computed), len(table))
+            if len(computed) == len(grown) and torch.equal(computed[:rows], table[:rows]):
+                grown = computed
+        is_parameter = isinstance(table, nn.Parameter)
+        setattr(module, own_name, nn.Parameter(grown, table.requires_grad) if is_parameter else grown)
+        if isinstance(module, nn.Embedding):
+            module.num_embeddings = len(grown)
+        for other in {base.get_submodule(place.rpartition(".")[0]), module}:
+            _set_numbers(other, len(table), positions, len(grown))
+
+
+def _set_numbers(module: nn.Module, rows: int, positions: Positions, grown: int) -> None:
+    """Numbers of positions, and types of tokens, that a module keeps for as many positions as its table has rows."""
+    for name, numbers in list(module.named_buffers(recurse=False)):
+        if numbers.dtype == torch.long and numbers.dim() == 2 and numbers.shape[1] in (rows, rows - positions.offset):
+            step = numbers[0, 1] - numbers[0, 0] if numbers.shape[1] > 1 else 1
+            count = torch.arange(numbers.shape[1] + grown - rows, device=numbers.device)
+            setattr(module, name, (numbers[0, 0] + step * count).expand(len(numbers), -1).contiguous())
+
+
+def extended(table: Tensor, positions: Positions, length: int) -> Tensor:
+    """A learned table for ``length`` tokens: rows beyond its own repeat, but not those before the first token."""
+    places = torch.arange(length, device=table.device) % positions.longest
+    return torch.cat([table[: positions.offset], table[positions.offset :][places]])

@@ -1,0 +1,138 @@
+"""What a linear copy of an encoder is compared with before it is handed over: the encoder itself."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+from torch_linformer.encoders.attentions import Reached, base_of, evaluating, example_inputs
+from torch_linformer.encoders.classes import LinearEncoder
+from torch_linformer.encoders.encoder_context import EncoderContext
+from torch_linformer.encoders.positions import UNLIMITED, Positions
+from torch_linformer.errors import first_line
+
+TOKENS = 16  # of a row; more where there are local windows
+ROUNDING = {  # of all layers: the difference over the output, both as root mean squares
+    torch.float64: 1e-6,  # rotary positions are float32
+    torch.float32: 1e-4,  # 1e-6 in a layer; steep weights multiply it
+    torch.float16: 0.02,
+    torch.bfloat16: 0.1,  # 2 % with twelve layers of XLM-R
+}
+LONGEST_CHECKED = 1 << 16  # tokens of the row that is only embedded, where no table ends
+
+
+@torch.no_grad()
+def prove(original: PreTrainedModel, linear: LinearEncoder) -> None:
+    """Compare a linear copy with its original, where every row is read exactly, and embed one row of its full length.
+
+    Raises:
+        ValueError: they differ by more than rounding, one of them cannot be run, or attends otherwise than it seems.
+    """
+    bases = [base_of(original), base_of(linear)]
+    contexts = {name: x for name, x in bases[1].named_modules() if isinstance(x, EncoderContext)}
+    reach = max([x.window // 2 for x in contexts.values() if x.is_local and x.window], default=0)
+    longest = linear.config.longest_input
+    window = min(getattr(original.config, "sliding_window", None) or 0, 8 * TOKENS)
+    inputs: dict[str, Any] = dict(example_inputs(bases[0], min(longest, TOKENS + 2 * max(reach, window)), rows=2))
+    mask = torch.ones(0)
+    if bases[0].main_input_name == "input_ids":
+        mask = torch.ones_like(inputs["input_ids"])
+        mask[1, len(mask[1]) - len(mask[1]) // 4 :] = 0
+        padding = getattr(original.config, "pad_token_id", None) or 0
+        inputs["input_ids"] = inputs["input_ids"].masked_fill(mask == 0, padding)
+        inputs["attention_mask"] = mask
+    with _read_exactly(contexts) as were_run:
+        outputs = [_outputs(base, inputs, mask) for base in bases]
+        idle = sorted(contexts.keys() - were_run)
+        if idle:
+            raise ValueError(f"{idle[0]} is not what this model attends by: it cannot be replaced")
+        error = max(map(_difference, *outputs))
+        if not error <= ROUNDING[linear.dtype]:
+            raise ValueError(
+                f"a linear copy that reads every row exactly differs from it by {error:.2g} of its output, first in "
+                f"{_first_difference(bases, inputs, mask, ROUNDING[linear.dtype])}: it attends otherwise than its "
+                "configuration and its masks say"
+            )
+    if bases[0].main_input_name == "input_ids" and (
+        Positions.said_by(linear.config).tables or longest <= LONGEST_CHECKED
+    ):
+        with ExitStack() as hooks, evaluating(linear), suppress(Reached):
+            for name in linear.config.attentions:
+                hook = bases[1].get_submodule(name).register_forward_pre_hook(_stop)
+                hooks.callback(hook.remove)
+            _run(bases[1], example_inputs(bases[0], longest), f"of {longest:,} tokens")
+
+
+def _stop(*args: Any) -> None:
+    raise Reached
+
+
+def _run(base: PreTrainedModel, inputs: dict[str, Any], of_length: str = "") -> Any:
+    try:
+        return base(**inputs)
+    except Reached:
+        raise
+    except Exception as error:
+        what = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+        raise ValueError(f"a made-up input {of_length} cannot be read: {what}".replace("  ", " ")) from error
+
+
+def _outputs(base: PreTrainedModel, inputs: dict[str, Any], mask: Tensor) -> list[Tensor]:
+    with evaluating(base):
+        return _tensors(_run(base, inputs), mask)
+
+
+def _tensors(output: Any, mask: Tensor) -> list[Tensor]:
+    """The numbers of an output that padding is no part of: real tokens, and else the full row."""
+    values = output.values() if isinstance(output, (ModelOutput, dict)) else output
+    values = [values] if isinstance(values, Tensor) else values if isinstance(values, (tuple, list)) else list(values)
+    tensors = [x for x in values if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0]
+    return [x[mask == 1] if len(mask) and x.shape[: mask.dim()] == mask.shape else x[:1] for x in tensors]
+
+
+def _difference(original: Tensor, linear: Tensor) -> float:
+    if original.shape != linear.shape:
+        return float("inf")
+    error, size = ((x.double().square().mean().sqrt().item()) for x in (linear - original, original))
+    return error / size if size else error
+
+
+@contextmanager
+def _read_exactly(contexts: dict[str, EncoderContext]) -> Iterator[set[str]]:
+    """Meanwhile every row is short; the names of the contexts that were run since."""
+    were_run: set[str] = set()
+    before = {context: (context.max_len, context.exact_below) for context in contexts.values()}
+    with ExitStack() as hooks:
+        for name, context in contexts.items():
+            hook = context.register_forward_pre_hook(lambda module, args, name=name: were_run.add(name))
+            hooks.callback(hook.remove)
+        for context in before:
+            context.max_len = UNLIMITED
+            context.exact_below = 0 if context.is_local else UNLIMITED
+        try:
+            yield were_run
+        finally:
+            for context, (max_len, exact_below) in before.items():
+                context.max_len, context.exact_below = max_len, exact_below
+
+
+def _first_difference(bases: list[PreTrainedModel], inputs: dict[str, Any], mask: Tensor, allowed: float) -> str:
+    """The name of the first module that both have and whose outputs differ."""
+    outputs: list[dict[str, list[Tensor]]] = [{}, {}]
+    with ExitStack() as hooks:
+        for base, seen in zip(bases, outputs, strict=True):
+            for name, module in base.named_modules():
+
+                def note(module: nn.Module, args: Any, output: Any, name: str = name, seen: Any = seen) -> None:
+                    seen.setdefault(name, _tensors(output, mask))
+
+                hooks.callback(module.register_forward_hook(note).remove)
+            _outputs(base, inputs, mask)
+    for name, tensors in outputs[0].items():
+        if any(not _difference(*pair) <= allowed for pair in zip(tensors, outputs[1].get(name, []), strict=False)):
+            return name or "its output"
+    return "its output"
