@@ -20,7 +20,7 @@ PACKAGE = ROOT / "src" / "torch_linformer"
 LAYERS: dict[str, tuple[set[str], str | None]] = {
     "functional": (set(), None),
     "nn": ({"functional"}, None),
-    "encoders": ({"functional", "nn"}, "hf"),
+    "encoders": ({"errors", "functional", "nn"}, "hf"),
     "models": ({"functional", "nn", "encoders"}, "hf"),
     "distributed": ({"functional"}, None),
     "reporting": (set(), "train"),

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from torch_linformer.encoders.attentions import TOKENS, Reached, example_inputs, recorded_by
 
 FIELD = "max_position_embeddings"
 UNLIMITED = 1 << 20  # positions of models of images and sound, and of rotary models that do not tell
-LOOKUPS = (torch.ops.aten.embedding.default, torch.ops.aten.index_select.default)  # their last argument is the index
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,18 @@ class Positions:
         return cls(**{**config.positions, "tables": tuple(config.positions["tables"])})
 
 
-class _Lookups(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Lookups(TorchFunctionMode):
     """What is looked up in tables meanwhile."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seen: list[tuple[Tensor, Tensor]] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in LOOKUPS:
-            self.seen.append((args[0], args[2 if func is LOOKUPS[1] else 1].flatten()))
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.embedding:
+            self.seen.append((args[1], args[0].flatten()))
+        elif func in (torch.index_select, Tensor.index_select):
+            self.seen.append((args[0], args[2].flatten()))
         return func(*args, **(kwargs or {}))
 
 

@@ -144,6 +144,8 @@ def _from_files(folder: Path) -> ModelSummary | None:
         if fields["model_type"] not in _MODEL_TYPES or model_class not in torch_linformer.__all__:
             return None
         config = _config(fields)
+        if getattr(config, "causal", False):  # whose longest input is not a field
+            return None
         readers = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
         for reader in readers:
             attention_of(reader)  # an error where a field is missing, whose default the model has
@@ -179,9 +181,8 @@ def _config(fields: dict[str, Any]) -> SimpleNamespace:
     config.is_encoder_decoder = "encoder" in fields
     if config.is_encoder_decoder:
         config.encoder, config.decoder = _config(fields["encoder"]), _config(fields["decoder"])
-    else:  # as LinformerConfig has them
-        unlimited = config.causal and config.position_embedding != "learned"
-        config.longest_input = None if unlimited else config.max_position_embeddings
+    else:
+        config.longest_input = config.max_position_embeddings
         names = fields.get("id2label") or {}
         config.label_names = [names[number] for number in sorted(names, key=int)]
     return config
