@@ -213,16 +213,27 @@ def outcome(model: Any) -> str:
     return "works"
 
 
-@functools.cache
 def outcomes(model_type: str) -> dict[str, str]:
     """Of the model of a type, and of its encoder where it has a decoder too: ``""`` and ``get_encoder()``.
 
     Raises:
         every_model.NoModel: transformers has no model of this type here.
+        AssertionError: it neither works nor is refused in one line.
     """
-    model = every_model.tiny_model(model_type)
-    results = {"": outcome(model)}
-    encoder = model.get_encoder() if model.config.is_encoder_decoder else None
-    if isinstance(encoder, transformers.PreTrainedModel) and encoder is not model:
-        results["get_encoder()"] = outcome(encoder)
+    results = attempt(model_type)
+    if isinstance(results, Exception):
+        raise results
+    return dict(results)
+
+
+@functools.cache
+def attempt(model_type: str) -> dict[str, str] | Exception:
+    try:
+        model = every_model.tiny_model(model_type)
+        results = {"": outcome(model)}
+        encoder = model.get_encoder() if model.config.is_encoder_decoder else None
+        if isinstance(encoder, transformers.PreTrainedModel) and encoder is not model:
+            results["get_encoder()"] = outcome(encoder)
+    except Exception as error:
+        return error.with_traceback(None)
     return results
