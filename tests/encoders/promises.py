@@ -5,6 +5,7 @@ import inspect
 import tempfile
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from encoders import every_model
@@ -81,7 +82,12 @@ def is_the_original(model: Any, linear: Any, inputs: Inputs) -> None:
     assert_same(run(linear, inputs), run(model, inputs))
     if "input_ids" in inputs:
         batch = padded(inputs)
-        assert_same(run(linear, batch), run(model, batch), batch["attention_mask"])
+        expected = run(model, batch)
+        if linear.config.linformer.get("reads_padding"):
+            with pytest.raises(ValueError, match="of the last position, padding or not: give it no attention_mask"):
+                run(linear, batch)
+        else:
+            assert_same(run(linear, batch), expected, batch["attention_mask"])
 
 
 def owns_its_attentions(model: Any, linear: Any, inputs: Inputs) -> None:
@@ -125,14 +131,18 @@ def reads_more(model: Any, linear: Any, inputs: Inputs) -> None:
     longest = linear.config.longest_input
     if "input_ids" not in inputs or longest > UNLIMITED:
         return
-    longer = linearize(model, **OPTIONS, max_length=2 * longest + 3)
+    try:
+        longer = linearize(model, **OPTIONS, max_length=2 * longest + 3)
+    except ValueError as error:
+        assert type(model).__name__ in str(error) and "\n" not in str(error)
+        return
     outputs = run(longer, every_model.text_of(model, inputs, 2 * longest + 3))
     assert all(x.isfinite().all() for x in outputs.values())
 
 
 def pads_without_effect(model: Any, linear: Any, inputs: Inputs) -> None:
     slots = with_slots(model)
-    if "input_ids" not in inputs:
+    if "input_ids" not in inputs or slots.config.linformer.get("reads_padding"):
         run(slots, inputs)
         return
     batch = padded(inputs)

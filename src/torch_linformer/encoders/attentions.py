@@ -8,15 +8,17 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.encoders.families import own_attention
 from torch_linformer.encoders.visible import CAUSAL, reach_of_function, reach_of_mask
+from torch_linformer.errors import first_line
 from torch_linformer.nn.attention.context import HeadSizes
 
 RECORDER = "linformer_recorder"  # the attention that takes notes
 TOKENS = 8  # of the text that a model is run on
 SAMPLES = 3200  # of the sound; convolutions make a few positions of them
+FRAMES = 64  # of a spectrogram of any length
 
 
 class FoundAttention(NamedTuple):
@@ -87,39 +89,84 @@ def find_attentions(base: PreTrainedModel) -> dict[str, FoundAttention]:
             inputs = example_inputs(base, TOKENS)
             if "input_ids" in inputs:  # some are causal only where they are given a mask (AIMv2)
                 inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-            base(**inputs)
+            run(base, inputs)
     if not attentions:
         raise ValueError(
             f"the attention of {type(base).__name__} does not go through transformers' attention interface, so it "
             "cannot be replaced"
         )
+    others = {name: type(x) for x, name in names.items() if name not in attentions}
+    looks_up = {kind: _looks_up_attention(kind) for kind in set(others.values())}
+    left = [name for name, kind in others.items() if looks_up[kind]]
+    if left:
+        raise ValueError(f"{left[0]} attends to something else than this input: linearize the encoder alone")
     return attentions
 
 
+def _looks_up_attention(module: type[nn.Module]) -> bool:
+    """Whether a kind of module goes through the attention interface, which nothing but its source says."""
+    try:
+        return ".get_interface(" in inspect.getsource(module.forward)
+    except (OSError, TypeError):
+        return False
+
+
+def run(model: PreTrainedModel, inputs: dict[str, Tensor], what: str = "a small made-up input") -> Any:
+    """The outputs of a model; whatever it raises is a ``ValueError``."""
+    try:
+        return model(**inputs)
+    except (Reached, ValueError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{what} cannot be read: {type(error).__name__}: {first_line(error)}") from error
+
+
 def example_inputs(model: PreTrainedModel, length: int, rows: int = 1) -> dict[str, Tensor]:
-    """A small input of a model: texts of ``length`` tokens, images, or sounds.
+    """A small input of a model: texts of ``length`` tokens, images, films, or sounds.
 
     Raises:
-        ValueError: it reads something else.
+        ValueError: it reads something else, or its configuration does not say of which size.
     """
     config: Any = model.config
-    name = model.main_input_name
+    try:
+        return _example_inputs(model, config, length, rows)
+    except AttributeError as error:
+        raise ValueError(
+            f"it is no encoder of one text, image or sound, or its configuration does not say so ({first_line(error)}):"
+            " linearize the part of it that is one"
+        ) from error
+
+
+def _example_inputs(model: PreTrainedModel, config: Any, length: int, rows: int) -> dict[str, Tensor]:
+    name: Any = model.main_input_name
+    extra: dict[str, Tensor] = {}
     match name:
         case "input_ids":
             ids = torch.arange(rows * length).view(rows, length)
             first = min(max(5, (getattr(config, "pad_token_id", None) or 0) + 1), config.vocab_size - 1)
             return {name: (first + ids * 7 % (config.vocab_size - first)).to(model.device)}
+        case "pixel_values" if "spatial_shapes" in inspect.signature(model.forward).parameters:  # patches in a row
+            side, channels = 4, getattr(config, "num_channels", 3)
+            shape: tuple[int, ...] = (side * side, channels * config.patch_size**2)
+            extra["spatial_shapes"] = torch.full((rows, 2), side, device=model.device)
+            extra["pixel_attention_mask"] = torch.ones(rows, side * side, dtype=torch.long, device=model.device)
         case "pixel_values":
             size = config.image_size
-            shape = (config.num_channels, *((size, size) if isinstance(size, int) else size))
-        case "input_features":
+            frames = getattr(config, "num_frames", None)
+            height, width = (size, size) if isinstance(size, int) else size
+            shape = (*([frames] if frames else []), getattr(config, "num_channels", 3), height, width)
+        case "input_features" if hasattr(config, "max_source_positions"):
             shape = (config.num_mel_bins, 2 * config.max_source_positions)
+        case "input_features":
+            shape = (FRAMES, config.num_mel_bins)
+        case "input_values" if hasattr(config, "num_mel_bins"):  # a spectrogram
+            shape = (config.max_length, config.num_mel_bins)
         case "input_values":
             shape = (SAMPLES,)
         case _:
             raise ValueError(f"{type(model).__name__} reads {name}: linear are encoders of text, images and sound")
     draw = torch.Generator().manual_seed(0)
-    return {name: torch.randn(rows, *shape, generator=draw).to(model.device, model.dtype)}
+    return {name: torch.randn(rows, *shape, generator=draw).to(model.device, model.dtype), **extra}
 
 
 @contextmanager
@@ -141,7 +188,7 @@ def recorded_by(
 @contextmanager
 def attending_by(model: PreTrainedModel, name: str) -> Iterator[None]:
     """Meanwhile a model, and the models in it, have another attention."""
-    configs = {id(x.config): cast(Any, x.config) for x in model.modules() if hasattr(x, "config")}.values()
+    configs = {id(x.config): cast(Any, x.config) for x in model.modules() if _has_config(x)}.values()
     before = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation = name
@@ -150,6 +197,10 @@ def attending_by(model: PreTrainedModel, name: str) -> Iterator[None]:
     finally:
         for config, implementation in zip(configs, before, strict=True):
             config._attn_implementation = implementation
+
+
+def _has_config(module: nn.Module) -> bool:
+    return isinstance(getattr(module, "config", None), PreTrainedConfig)
 
 
 @contextmanager

@@ -116,8 +116,13 @@ def layer_mask(
     family = getattr(config, "model_type", None)
     if use_vmap:
         raise ValueError("linformer attention takes no function of pairs of positions: only padding is masked")
-    padding, reach = _padding(attention_mask), None
-    if getattr(config, "linformer", None) is None:  # a linear encoder's attentions know how far they see
+    padding, reach, linear = _padding(attention_mask), None, getattr(config, "linformer", None)
+    if linear is not None and padding is not None and linear.get("reads_padding"):
+        raise ValueError(
+            f"{config.encoder_class.__name__} makes its vector of the last position, padding or not: give it no "
+            "attention_mask, as its processor does, or texts of one length"
+        )
+    if linear is None:  # a linear encoder's attentions know how far they see
         if not records_a_graph():
             window = getattr(config, "sliding_window", None) or 0
             reach = reach_of_function(f"the attention of {family}", mask_function, window)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.encoders.attentions import base_of, find_attentions
 from torch_linformer.encoders.classes import (
@@ -128,9 +128,11 @@ def _set_options(linear: Any, options: LinearOptions) -> None:
     set_length(base, positions, options.max_length, lambda: type(base)(copy.deepcopy(config)))
     for name in ("linformer", "positions", *([FIELD] if positions.tables else [])):
         setattr(linear.config, name, getattr(config, name))
-    for module in linear.modules():  # some have a configuration of their own
-        if hasattr(module, "config"):
-            module.config._attn_implementation = ATTENTION
+    for name in linear.config.attentions:  # some have a configuration of their own
+        config_of_layer = getattr(base.get_submodule(name), "config", None)
+        if isinstance(config_of_layer, PreTrainedConfig):
+            config_of_layer._attn_implementation = ATTENTION
+    linear.config._attn_implementation = ATTENTION
     replace_attentions(linear)
     linear.zero_grad(set_to_none=True)
 

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from torch_linformer.encoders.attentions import Reached, base_of, evaluating, example_inputs
+from torch_linformer.encoders.attentions import Reached, base_of, evaluating, example_inputs, run
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.encoders.positions import UNLIMITED, Positions
-from torch_linformer.errors import first_line
 
 TOKENS = 16  # of a row; more where there are local windows
 ROUNDING = {  # of all layers: the difference over the output, both as root mean squares
@@ -29,69 +28,65 @@ LONGEST_CHECKED = 1 << 16  # tokens of the row that is only embedded, where no t
 def prove(original: PreTrainedModel, linear: LinearEncoder) -> None:
     """Compare a linear copy with its original, where every row is read exactly, and embed one row of its full length.
 
+    A vector of a text that is read off its padding (SigLIP's, off the last position) is noted in the configuration.
+
     Raises:
         ValueError: they differ by more than rounding, one of them cannot be run, or attends otherwise than it seems.
     """
     bases = [base_of(original), base_of(linear)]
     contexts = {name: x for name, x in bases[1].named_modules() if isinstance(x, EncoderContext)}
-    reach = max([x.window // 2 for x in contexts.values() if x.is_local and x.window], default=0)
-    longest = linear.config.longest_input
-    window = min(getattr(original.config, "sliding_window", None) or 0, 8 * TOKENS)
-    inputs: dict[str, Any] = dict(example_inputs(bases[0], min(longest, TOKENS + 2 * max(reach, window)), rows=2))
+    windows = [x.window for x in contexts.values() if x.is_local and x.window]
+    longest, is_text = linear.config.longest_input, bases[0].main_input_name == "input_ids"
+    length = min(longest, TOKENS + max([getattr(original.config, "sliding_window", None) or 0, *windows]))
+    inputs: dict[str, Any] = dict(example_inputs(bases[0], length, rows=2))
     mask = torch.ones(0)
-    if bases[0].main_input_name == "input_ids":
+    if is_text:
         mask = torch.ones_like(inputs["input_ids"])
-        mask[1, len(mask[1]) - len(mask[1]) // 4 :] = 0
+        mask[1, length - length // 4 :] = 0
         padding = getattr(original.config, "pad_token_id", None) or 0
-        inputs["input_ids"] = inputs["input_ids"].masked_fill(mask == 0, padding)
-        inputs["attention_mask"] = mask
+        inputs |= {"input_ids": inputs["input_ids"].masked_fill(mask == 0, padding), "attention_mask": mask}
+    allowed = ROUNDING.get(linear.dtype, max(ROUNDING.values()))
     with _read_exactly(contexts) as were_run:
-        outputs = [_outputs(base, inputs, mask) for base in bases]
+        tensors = [_tensors(_output(base, inputs)) for base in bases]
         idle = sorted(contexts.keys() - were_run)
         if idle:
             raise ValueError(f"{idle[0]} is not what this model attends by: it cannot be replaced")
-        error = max(map(_difference, *outputs))
-        if not error <= ROUNDING[linear.dtype]:
+        error = max(map(_difference, *[[_real(x, mask) for x in side] for side in tensors]))
+        if not error <= allowed:
             raise ValueError(
                 f"a linear copy that reads every row exactly differs from it by {error:.2g} of its output, first in "
-                f"{_first_difference(bases, inputs, mask, ROUNDING[linear.dtype])}: it attends otherwise than its "
-                "configuration and its masks say"
+                f"{_first_difference(bases, inputs, mask, allowed)}: it attends otherwise than its configuration and "
+                "its masks say"
             )
-    if bases[0].main_input_name == "input_ids" and (
-        Positions.said_by(linear.config).tables or longest <= LONGEST_CHECKED
-    ):
+    vectors = zip(*([x for x in side if x.dim() == 2] for side in tensors), strict=True)
+    if any(not _difference(*pair) <= allowed for pair in vectors):
+        linear.config.linformer = {**(linear.config.linformer or {}), "reads_padding": True}
+    if is_text and (Positions.said_by(linear.config).tables or longest <= LONGEST_CHECKED):
         with ExitStack() as hooks, evaluating(linear), suppress(Reached):
             for name in linear.config.attentions:
                 hook = bases[1].get_submodule(name).register_forward_pre_hook(_stop)
                 hooks.callback(hook.remove)
-            _run(bases[1], example_inputs(bases[0], longest), f"of {longest:,} tokens")
+            run(bases[1], example_inputs(bases[0], longest), f"a made-up input of {longest:,} tokens")
 
 
 def _stop(*args: Any) -> None:
     raise Reached
 
 
-def _run(base: PreTrainedModel, inputs: dict[str, Any], of_length: str = "") -> Any:
-    try:
-        return base(**inputs)
-    except Reached:
-        raise
-    except Exception as error:
-        what = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
-        raise ValueError(f"a made-up input {of_length} cannot be read: {what}".replace("  ", " ")) from error
-
-
-def _outputs(base: PreTrainedModel, inputs: dict[str, Any], mask: Tensor) -> list[Tensor]:
+def _output(base: PreTrainedModel, inputs: dict[str, Any]) -> Any:
     with evaluating(base):
-        return _tensors(_run(base, inputs), mask)
+        return run(base, inputs)
 
 
-def _tensors(output: Any, mask: Tensor) -> list[Tensor]:
-    """The numbers of an output that padding is no part of: real tokens, and else the full row."""
+def _tensors(output: Any) -> list[Tensor]:
     values = output.values() if isinstance(output, (ModelOutput, dict)) else output
     values = [values] if isinstance(values, Tensor) else values if isinstance(values, (tuple, list)) else list(values)
-    tensors = [x for x in values if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0]
-    return [x[mask == 1] if len(mask) and x.shape[: mask.dim()] == mask.shape else x[:1] for x in tensors]
+    return [x for x in values if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0]
+
+
+def _real(output: Tensor, mask: Tensor) -> Tensor:
+    """The numbers of an output that padding is no part of: real tokens, and else the full row."""
+    return output[mask == 1] if len(mask) and output.shape[: mask.dim()] == mask.shape else output[:1]
 
 
 def _difference(original: Tensor, linear: Tensor) -> float:
@@ -128,10 +123,10 @@ def _first_difference(bases: list[PreTrainedModel], inputs: dict[str, Any], mask
             for name, module in base.named_modules():
 
                 def note(module: nn.Module, args: Any, output: Any, name: str = name, seen: Any = seen) -> None:
-                    seen.setdefault(name, _tensors(output, mask))
+                    seen.setdefault(name, [_real(x, mask) for x in _tensors(output)])
 
                 hooks.callback(module.register_forward_hook(note).remove)
-            _outputs(base, inputs, mask)
+            _output(base, inputs)
     for name, tensors in outputs[0].items():
         if any(not _difference(*pair) <= allowed for pair in zip(tensors, outputs[1].get(name, []), strict=False)):
             return name or "its output"
