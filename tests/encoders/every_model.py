@@ -144,6 +144,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "markuplm": {"tag_pad_id": 5, "subs_pad_id": 6},
     "t5_gemma_module": {"attn_logit_softcapping": None},
     "timesformer": {"num_frames": 2},
+    "tipsv2_dpt": {"neck_hidden_sizes": [8]},
     "swin": {"image_size": 64, "patch_size": 2, "depths": [1, 1], "num_heads": [2, 4]},
     "donut-swin": {"image_size": 64, "patch_size": 2, "depths": [1, 1], "num_heads": [2, 4]},
     "seamless_m4t": {"num_conv_pos_embedding_groups": 2},
@@ -414,7 +415,9 @@ def candidates(
         return next((x for x in values if isinstance(x, int) and x > 0), otherwise)
 
     channels = of("num_channels", "in_channels", "in_chans", otherwise=3)
-    size = of("image_size", "crop_size", "img_size", otherwise=2 * IMAGE)
+    sizes = getattr(config, "image_size", None)
+    otherwise = sizes[0] if isinstance(sizes, (tuple, list)) else 2 * IMAGE
+    size = of("image_size", "crop_size", "img_size", otherwise=otherwise)
     patch, frames = of("patch_size", otherwise=PATCH), of("num_frames", "frames_per_clip", otherwise=2)
     temporal = of("temporal_patch_size", otherwise=1)
     bins = of(

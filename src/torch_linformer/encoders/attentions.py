@@ -48,8 +48,8 @@ class Reached(Exception):
 def base_of(model: PreTrainedModel) -> PreTrainedModel:
     """What is below the head of a model; the model itself where that does not read its inputs (DINOv3)."""
     base: Any = model.base_model
-    reads = isinstance(base, PreTrainedModel) and model.main_input_name in inspect.signature(base.forward).parameters
-    return cast(PreTrainedModel, base) if reads else model
+    reads = inspect.signature(base.forward).parameters if isinstance(base, PreTrainedModel) else ()
+    return cast(PreTrainedModel, base) if str(model.main_input_name) in reads else model
 
 
 def find_attentions(base: PreTrainedModel) -> dict[str, FoundAttention]:
@@ -138,7 +138,7 @@ def example_inputs(model: PreTrainedModel, length: int, rows: int = 1) -> dict[s
 
 
 def _example_inputs(model: PreTrainedModel, config: Any, length: int, rows: int) -> dict[str, Tensor]:
-    name: Any = model.main_input_name
+    name = str(model.main_input_name)
     extra: dict[str, Tensor] = {}
     match name:
         case "input_ids":

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.utils.generic import ModelOutput
 
 from torch_linformer.encoders.attentions import Reached, base_of, evaluating, example_inputs, run
 from torch_linformer.encoders.classes import LinearEncoder
@@ -51,6 +50,8 @@ def prove(original: PreTrainedModel, linear: LinearEncoder) -> None:
         idle = sorted(contexts.keys() - were_run)
         if idle:
             raise ValueError(f"{idle[0]} is not what this model attends by: it cannot be replaced")
+        if not tensors[0]:
+            raise ValueError("its output has no numbers that could be compared")
         error = max(map(_difference, *[[_real(x, mask) for x in side] for side in tensors]))
         if not error <= allowed:
             raise ValueError(
@@ -79,9 +80,11 @@ def _output(base: PreTrainedModel, inputs: dict[str, Any]) -> Any:
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    values = output.values() if isinstance(output, (ModelOutput, dict)) else output
-    values = [values] if isinstance(values, Tensor) else values if isinstance(values, (tuple, list)) else list(values)
-    return [x for x in values if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0]
+    """The numbers in an output, and in its parts."""
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() and output.dim() > 0 else []
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
+    return [x for part in parts for x in _tensors(part)]
 
 
 def _real(output: Tensor, mask: Tensor) -> Tensor:
