@@ -9,6 +9,7 @@ from datasets import Dataset
 from torch_linformer.data.labels import (
     alike_labels,
     are_numbers,
+    check_known,
     check_labels,
     check_one_hot,
     check_repeated,
@@ -97,6 +98,8 @@ def _names(settings: DataSettings, documents: Documents) -> list[str]:
     if not least:
         return []
     names = list(documents.names) or label_names(documents.dataset, least)
+    if documents.names:
+        check_known(documents.dataset, names, settings.data)
     if settings.label_names is None:
         return names
     check_labels(settings.names, documents.dataset, settings.data, "which --label-names does not name")
@@ -112,7 +115,7 @@ def _load(settings: DataSettings, source: str, part: str = "train") -> Documents
     task, options = TASKS[settings.task], settings.reading
     documents = task.load(source, settings.documents, options, part=part, max_errors=settings.max_errors)
     dataset, several = documents.dataset, settings.task == "multilabel"
-    if several:
+    if several and not documents.names:
         check_one_hot(dataset, source, settings.names)
     if settings.names:
         dataset = name_labels(dataset, settings.names, several=several)

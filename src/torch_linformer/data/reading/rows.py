@@ -116,7 +116,10 @@ def without_fraction(value: object) -> str:
 
 
 def empty_cell(row: Row, what: str, column: str | None) -> InputError:
-    """The error for a row that lacks what its task needs, such as a "label"."""
+    """The error for a row that lacks what its task needs, such as a "label", or has one called "nan"."""
+    value = row.cell(column)
+    if isinstance(value, str) and value.strip():
+        return bad_cell(row, column, value, f", which stands for no {what}; write it otherwise, or remove the row")
     return InputError(f"{row.where}: no {what} in column {column!r}; fill it in or remove the row")
 
 
