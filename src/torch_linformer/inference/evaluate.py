@@ -7,6 +7,7 @@ from typing import Any
 
 from torch_linformer.data.labels import check_labels, check_one_hot, name_labels
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
+from torch_linformer.data.windows import with_text
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, read_length
@@ -72,6 +73,7 @@ def evaluate(
     if max_length is not None and max_length > longest:
         raise InputError(f"--max-length {max_length}: {folder} reads {longest} tokens at most")
     encoder = task.encoder(max_length or longest, overflow=overflow, stride=stride)
+    scored = with_text(scored, encoder, screen.say)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
         trainer = trainer_for(task, model)(model=model, args=arguments, task=task)
