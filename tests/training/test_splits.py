@@ -278,6 +278,19 @@ def test_tags_that_are_numbers_get_their_names(tmp_path):
         load_splits(TrainSettings(data=data, task="token-classify", label_names="O,B-PER"))
 
 
+def test_words_that_running_text_would_divide_are_counted(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("Ann\tB-PER\npaid\tO\n5.975,74\tO\n.\tO\n\nAT&T\tO\nleft\tO\n\n" * 8)
+    (note,) = load_splits(TrainSettings(data=str(path), task="token-classify", test="0.25")).notes[-1:]
+    assert re.match(
+        r"1\d of \d\d training words, such as '(5.975,74|AT&T)', are more than one word in running te", note
+    )
+    path.write_text("Ann\tB-PER\npaid\tO\n.\tO\n\n" * 8)
+    assert not any(
+        "running text" in note for note in load_splits(TrainSettings(data=str(path), task="token-classify")).notes
+    )
+
+
 def test_lists_of_zeros_and_ones_are_refused_without_names(tmp_path):
     lists = [[i % 2, 1, i % 3 == 0] for i in range(30)]
     path = tmp_path / "a.jsonl"

@@ -21,7 +21,7 @@ from torch_linformer.data.parts import GROUP, content_digest, find_overlap, pars
 from torch_linformer.data.reading.documents import Documents
 from torch_linformer.errors import InputError
 from torch_linformer.tasks.registry import TASKS
-from torch_linformer.tasks.tagging import NUMBERED
+from torch_linformer.tasks.tagging import NUMBERED, divided_otherwise
 from torch_linformer.training.data_settings import DataSettings
 
 # The shares of the documents where nobody names parts.
@@ -72,8 +72,9 @@ def load_splits(settings: DataSettings) -> Splits:
     for name in ("validation", "test") if settings.task == "classify" else ():
         drawn = isinstance(parse_part(getattr(settings, name)), float) and name not in documents.parts
         warnings.extend([] if drawn else missed_labels(names, parts[name], name))
-    if settings.task == "token-classify" and are_numbers(names):
-        warnings.append(NUMBERED)
+    if settings.task == "token-classify":
+        warnings.extend([NUMBERED] if are_numbers(names) else [])
+        notes.extend(divided_otherwise(train))
     train, validation, test = (_without_groups(part) for part in (train, validation, test))
     return Splits(
         train,

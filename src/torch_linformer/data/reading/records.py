@@ -74,7 +74,7 @@ def _several(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 
 
 def _tagged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    words, tags = _words(row, columns.text), _words(row, columns.label)
+    words, tags = read_words(row, columns.text), read_words(row, columns.label)
     if len(words) != len(tags):
         raise InputError(f"{row.where}: {len(words)} words and {len(tags)} tags; give each word one tag")
     return {**join_words(words), "label": tags}
@@ -233,19 +233,22 @@ def _holds(row: Row, column: str) -> bool | None:
     return word in _TRUE
 
 
-def _words(row: Row, column: str | None) -> list[str]:
+def read_words(row: Row, column: str | None) -> list[str]:
+    """The words, or tags, in a list, as a cell spells one, or with white space between them."""
     value: Any = row.cell(column)
     if isinstance(value, str):
-        spelled = _parsed(value)
-        value = spelled if isinstance(spelled, list) and _are_words(spelled) else value.split()
+        spelled = spelled_words(value)
+        value = value.split() if spelled is None else spelled
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) and item != "" for item in value):
         raise bad_cell(row, column, value, ", no list of words or tags")
     return [str(item) for item in value]
 
 
-def _are_words(values: list[Any]) -> bool:
-    """Whether a spelled list is of words or tags: one number in brackets may as well be three words."""
-    return all(isinstance(value, str) for value in values) or len(values) > 1
+def spelled_words(cell: str) -> list[Any] | None:
+    """The words that a cell spells as a list; None where it spells none, or one number in brackets, which is a word."""
+    spelled = _parsed(cell)
+    is_list = isinstance(spelled, list) and (len(spelled) > 1 or all(isinstance(word, str) for word in spelled))
+    return spelled if is_list else None
 
 
 def _answers(row: Row, column: str, text: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from torch_linformer.data.reading.columns import find_columns
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import joined_sentences, sentence_column
 from torch_linformer.data.reading.readers import iter_rows, iter_stream
-from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, bad_cell, empty_cell, read_text
+from torch_linformer.data.reading.records import TEXT, Record, read_words, spelled_words
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, empty_cell, read_text
 from torch_linformer.errors import InputError
 
 Reads = Callable[[Sequence[str]], list[bool]]
@@ -139,15 +139,12 @@ def one_document(path: str) -> tuple[str, str]:
 
 
 def _words(row: Row, column: str) -> tuple[str, ...] | None:
-    """The words that a row has in a list, or in a cell of that name with white space between them."""
+    """The words of a row, where its cell holds or spells a list of them, or is of a column of that name."""
     value = row.cell(column)
-    if isinstance(value, str) and column.strip().lower() in ("tokens", "words"):
-        value = value.split()
-    if not isinstance(value, list):
-        return None
-    if not all(isinstance(word, (str, int)) and word != "" for word in value):
-        raise bad_cell(row, column, value, ", no list of words")
-    return tuple(map(str, value))
+    are_words = isinstance(value, list) or (
+        isinstance(value, str) and (column.strip().lower() in ("tokens", "words") or spelled_words(value) is not None)
+    )
+    return tuple(read_words(row, column)) if are_words else None
 
 
 def _exists(name: str) -> bool:
