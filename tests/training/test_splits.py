@@ -328,6 +328,13 @@ def test_empty_cells_are_unknown_and_counted(tmp_path):
     ]
 
 
+def test_cells_that_stand_for_no_label_are_named(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,labels\n" + "".join(f"t{i},{('rude', 'loud', 'nan')[i % 3]}\n" for i in range(30)))
+    splits = load_splits(TrainSettings(data=str(path), task="multilabel"))
+    assert splits.names == ["loud", "rude"] and splits.notes[1:] == ["column 'labels' holds 'nan' in 10 rows: no label"]
+
+
 @pytest.mark.parametrize(
     ("cells", "problem"),
     [

@@ -119,7 +119,7 @@ def load_documents(
         dataset = _with_known_labels(dataset, names, source, notes)
     elif record.several_labels:
         written = Counter(cell for row in dataset["unknown"][:] for cell in row)
-        notes.extend(f"{count:,} cells of column {label!r} hold {cell!r}: no label" for cell, count in written.items())
+        notes.extend(f"column {label!r} holds {cell!r} in {count:,} rows: no label" for cell, count in written.items())
     return Documents(
         dataset,
         origin.name,
