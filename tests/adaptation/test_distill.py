@@ -1,5 +1,6 @@
 """`distill` from Python: it does what the command does, with the models that it is given."""
 
+import copy
 import json
 import os
 import subprocess
@@ -53,7 +54,9 @@ def test_it_is_what_the_command_does(folder, teacher, tokenizer, texts, tmp_path
     torch.manual_seed(0)
     student = linearize(teacher, **SLOTS)
     first = state_of(student)
-    trained = torch_linformer.distill(student, teacher, tokenizer, texts, output=tmp_path / "python", **OPTIONS)
+    pads_left = copy.deepcopy(tokenizer)
+    pads_left.padding_side = "left"  # which would give tokens other positions
+    trained = torch_linformer.distill(student, teacher, pads_left, texts, output=tmp_path / "python", **OPTIONS)
     assert trained is student and not student.training and type(student).__name__ == "LinearBertModel"
     assert any(not torch.equal(first[name], tensor) for name, tensor in student.state_dict().items())
     # The original is left as it was.

@@ -191,7 +191,9 @@ def test_a_missing_label(refused, write_csv, cell, task):
     rows = [(text, i % 2) for i, (text, _) in enumerate(ROWS)]
     write_csv("a.csv", [*rows, ("no label here", cell)])
     message = of_training(refused, "a.csv", task=task)
-    assert message == "a.csv, row 31: no label in column 'label'; fill it in or remove the row"
+    says = f"column 'label' holds {cell!r}, which stands for no label; write it otherwise, or remove the row"
+    says = says if cell.strip() else "no label in column 'label'; fill it in or remove the row"
+    assert message == f"a.csv, row 31: {says}"
 
 
 def test_numbers_as_labels(refused, write_csv):

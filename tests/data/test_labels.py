@@ -68,8 +68,26 @@ def test_lists_of_zeros_and_ones_need_names():
         with pytest.raises(InputError, match=f"^{message.format(known)}"):
             check_one_hot(one_hot, "t.json", names)
     check_one_hot(one_hot, "t.json", ("a", "b", "c"))
-    for labels in ([["1"], ["0"]], [["1", "0"], ["1"]], [["1", "0"], ["1", "2"]], [["a", "b"], ["b", "c"]]):
+    for labels in ([["1"], ["0"], []], [["1", "0"], ["1"]], [["1", "0"], ["1", "2"]], [["a", "b"], ["b", "c"]]):
         check_one_hot(Dataset.from_dict({"label": labels}), "t.json")
+    check_one_hot(Dataset.from_dict({"label": [["1"], ["0"]]}), "t.json", ("a", "b"))  # positions
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ([["1"], ["0"]], "t.json: each document has one label, 0 or 1: take --task classify, or name the columns of "),
+        (
+            [["1", "0"], ["0", "0", "1"]],
+            "t.json: the labels are lists of 2 to 3 zeros and ones: write one for each lab",
+        ),
+    ],
+    ids=["one column", "lists of different lengths"],
+)
+def test_zeros_and_ones_that_are_no_labels(labels, problem):
+    with pytest.raises(InputError) as raised:
+        check_one_hot(Dataset.from_dict({"label": labels}), "t.json")
+    assert str(raised.value).startswith(problem)
 
 
 def labels_of(*sizes):

@@ -3,8 +3,22 @@ import json
 
 import pytest
 
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
+from torch_linformer.reporting.screen import Screen
+
+
+class Said(Screen):
+    """A screen that keeps what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def say(self, sentence):
+        self.lines.append(sentence)
+
 
 SAME = {"device": "cpu", "precision": "fp32"}
 
@@ -53,3 +67,22 @@ def test_some_of_the_labels_are_enough(classifier_run, tmp_path, write_csv):
     _, scores = evaluate(str(classifier_run.folder), data, **SAME)
     assert scores["documents"] == 1 and scores["accuracy"] in (0, 1)
     assert [row["support"] for row in scores["per_label"]] == [1, 0, 0]
+
+
+def test_labels_without_a_column_are_not_scored(linear_folder, tmp_path):
+    """They are unknown; the column of a single label would be read as the numbers of labels."""
+    names = {"id2label": {0: "rude", 1: "loud", 2: "late"}, "problem_type": "multi_label_classification"}
+    folder = str(linear_folder("Bert", "ForSequenceClassification", **names))
+    data = tmp_path / "a.csv"
+    data.write_text("text,rude,loud\nwet mud,1,0\nwarm sand,0,\nice,1,1\nsnow,,\n")
+    screen = Said()
+    _, scores = evaluate(folder, str(data), options=DataOptions(label_column="rude,loud"), screen=screen, **SAME)
+    assert [row["support"] for row in scores["per_label"]] == [2, 1, 0]
+    assert scores["per_label"][2] == {"label": "late", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0}
+    assert scores["documents"] == 3 and screen.lines[1:] == [
+        "left out 1 document of which no label is known",
+        "empty cells are neither learned nor scored; loud: 1 of 3 rows unknown",
+        "labels without a column are not scored: late",
+    ]
+    with pytest.raises(InputError, match=r"^--label-column rude: one label of several; name two columns at least$"):
+        evaluate(folder, str(data), options=DataOptions(label_column="rude"), **SAME)

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -59,6 +60,8 @@ def write(path, sentences, tags=None):
         sentences = zip(sentences, tags, strict=True)
         text = "\n".join("".join(f"{word}\t{tag}\n" for word, tag in zip(*pair, strict=True)) for pair in sentences)
         path.write_text(text, encoding="utf-8")
+    elif path.name.endswith("_lists.csv"):  # as pandas writes them, in a column of any name
+        pd.DataFrame({"text": sentences}).to_csv(path)
     elif path.suffix == ".csv":
         path.write_text("words\n" + "".join(" ".join(words) + "\n" for words in sentences), encoding="utf-8")
     elif path.suffix == ".jsonl":
@@ -74,7 +77,7 @@ def predicted(folder, files, tmp_path):
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("suffix", [".conll", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".conll", ".csv", "_lists.csv", ".jsonl", ".parquet"])
 def test_files_of_words_have_a_tag_for_each(folder, predictor, tmp_path, suffix):
     found = predicted(folder, (write(tmp_path / f"new{suffix}", SENTENCES),), tmp_path)
     expected = list(predictor.answers(Document("", " ".join(words), None, tuple(words)) for words in SENTENCES))
@@ -130,5 +133,5 @@ def test_lists_of_something_else_are_refused(folder, tmp_path, words):
         Predictor(folder, **SAME)({"text": [words]})
     if words:
         file = write(tmp_path / "bad.jsonl", [words])
-        with pytest.raises(InputError, match=r"line 1: column 'tokens' holds .*, no list of words$"):
+        with pytest.raises(InputError, match=r"line 1: column 'tokens' holds .*, no list of words or tags$"):
             predicted(folder, (file,), tmp_path)

@@ -9,7 +9,12 @@ import pytest
 import torch
 from serving import requests
 from torch.nn import functional as F
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Predictor
@@ -17,7 +22,7 @@ from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models.pooling import DocumentVectors
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.model_folder import load_model, load_tokenizer, save_tokenizer
 from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, write_sentence_modules
 from torch_linformer.serving.answers import load_served
 
@@ -46,6 +51,28 @@ def read_by_hand(folder, text, auto=AutoModel, longest=96):
     """What transformers' own class makes of a text by itself."""
     ids = load_tokenizer(str(folder))(text, truncation=True, max_length=longest, return_tensors="pt").input_ids
     return auto.from_pretrained(folder).eval()(input_ids=ids)
+
+
+def test_whatever_side_a_folder_pads_on_a_vector_is_that_of_the_text_alone(linear_folder, tmp_path):
+    """Learned positions count columns; what is saved again says how it was read."""
+    folder = tmp_path / "left"
+    shutil.copytree(linear_folder("Bert"), folder)
+    padding = {"strategy": "BatchLongest", "direction": "Left", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
+    for name, fields in (
+        ("tokenizer_config.json", {"padding_side": "left", "truncation_side": "left"}),
+        ("tokenizer.json", {"padding": padding}),
+    ):
+        told = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**told, **fields}))
+    assert AutoTokenizer.from_pretrained(folder).padding_side == "left"
+    vectors = Predictor(str(folder), vectors=True, **SAME)
+    together, alone = vectors({"text": TEXTS})["embedding"], [vectors({"text": [text]})["embedding"] for text in TEXTS]
+    np.testing.assert_allclose((together * np.concatenate(alone)).sum(axis=1), 1, atol=1e-6)
+    save_tokenizer(load_tokenizer(str(folder)), load_model(str(folder)), tmp_path / "saved")
+    read = {file.name: json.loads(file.read_text()) for file in (tmp_path / "saved").glob("*.json")}
+    assert read["tokenizer_config.json"]["padding_side"] == read["tokenizer_config.json"]["truncation_side"] == "right"
+    assert read["tokenizer.json"]["padding"]["direction"] == "Right"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

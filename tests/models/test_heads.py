@@ -113,6 +113,19 @@ def test_regression_of_several_numbers(build, token_ids):
     assert outputs.loss.item() == pytest.approx(((outputs.logits - labels) ** 2).mean().item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_unknown_targets_are_left_out_of_the_mean(build, token_ids, problem_type):
+    model = build(LinformerForSequenceClassification, num_labels=3, problem_type=problem_type)
+    labels = torch.tensor([[torch.nan, torch.nan, torch.nan], [1.0, torch.nan, 0.0]])
+    logits = model(token_ids(2, 11)).logits
+    known = ~labels.isnan()
+    loss = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
+    assert_close(model.loss_of(logits, labels), loss(logits[known].float(), labels[known]))
+    model.loss_of(logits, labels).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert model.loss_of(logits, labels * torch.nan) == 0
+
+
 @pytest.mark.parametrize(("problem_type", "dtype"), [(None, torch.float32), ("multi_label_classification", torch.long)])
 @torch.no_grad()
 def test_several_labels_a_row(build, token_ids, problem_type, dtype):

@@ -84,6 +84,24 @@ def test_several_labels_and_those_that_none_or_all_have(tokenizer, encoder, text
     assert (found[:, 2] < -5).all() and (found[:, 3] > 5).all()
 
 
+def test_a_label_is_learned_from_the_documents_of_which_it_is_known(tokenizer, encoder, texts):
+    """As if the others were not there, their words aside."""
+    known = np.array([["sea" in text, "mud" in text, True] for text in texts]).astype(float)
+    unknown = np.arange(120) % 3 == 0
+    known[:120, 1][unknown] = known[:, 2] = np.nan
+    head = fitted(tokenizer, encoder, texts[:120], known[:120], SEVERAL, 3)
+    features, others = by_scikit_learn(texts[:120], texts[120:])
+    expected = np.hstack(
+        [
+            LinearClassifier().fit(features[rows], known[:120][rows][:, [label]]).decisions(others)
+            for label, rows in ((0, unknown >= 0), (1, ~unknown))
+        ]
+    )
+    found = logits(head, encoder, texts[120:])
+    np.testing.assert_allclose(found[:, :2], 2 * expected, atol=5e-3)
+    assert (found[:, 2] < -5).all()  # nobody knows it of any
+
+
 def test_a_number(tokenizer, encoder, texts):
     known = [float(len(text)) for text in texts]
     head = fitted(tokenizer, encoder, texts[:120], known[:120], NUMBER, 1, model=RidgeRegression())
@@ -115,6 +133,9 @@ def test_the_factor_makes_the_validation_documents_likely(tokenizer, encoder, te
     several = [(words, np.eye(3)[known]) for _, known in (clear, blurred)]
     factors = [chosen(tokenizer, encoder, (several[0], part), SEVERAL, 3).scale for part in several]
     assert factors[0] > 2 * factors[1]
+    partly = [(words, np.hstack([known, np.full_like(known, np.nan)])) for words, known in several]
+    unlike = [chosen(tokenizer, encoder, (partly[0], part), SEVERAL, 6).scale for part in partly]
+    assert unlike == pytest.approx(factors, rel=1e-4)
 
 
 def test_the_penalty_of_numbers_is_chosen(tokenizer, encoder, texts):

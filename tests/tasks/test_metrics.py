@@ -271,6 +271,19 @@ def test_several_labels_by_hand():
     assert json.loads(json.dumps(scores)) == scores
 
 
+def test_several_labels_where_some_are_unknown():
+    """Each label is scored on the documents of which it is known, and documents by the labels that are."""
+    true = np.array([[1, np.nan], [0, 1], [np.nan, 0], [1, 0]])
+    predicted = np.array([[1, 1], [1, 1], [1, 0], [0, 0]])
+    scores = multilabel_metrics(true, predicted, ["a", "b"])
+    known = [(true[rows, label].astype(int), predicted[rows, label]) for label, rows in enumerate(~np.isnan(true).T)]
+    assert [row["f1"] for row in scores["per_label"]] == [f1_score(*sides) for sides in known]
+    assert [row["support"] for row in scores["per_label"]] == [2, 1]
+    assert scores["micro_f1"] == f1_score(*map(np.concatenate, zip(*known, strict=True)))
+    assert scores["exact_match"] == 2 / 4
+    assert json.loads(json.dumps(scores)) == scores
+
+
 def test_several_labels_of_which_none_occurs():
     scores = multilabel_metrics(np.zeros((3, 2)), np.zeros((3, 2)), ["a", "b"])
     assert (scores["micro_f1"], scores["macro_f1"], scores["exact_match"]) == (0.0, 0.0, 1.0)

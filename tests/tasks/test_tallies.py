@@ -8,6 +8,7 @@ from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 DRAW = np.random.default_rng(0)
 LABELS = DRAW.integers(3, size=(2, 200))
 SETS = (DRAW.random((2, 200, 4)) < 0.4).astype(int)
+UNKNOWN = np.where(DRAW.random((200, 4)) < 0.3, np.nan, SETS[0])
 NUMBERS = DRAW.normal(size=(2, 200))
 
 
@@ -17,6 +18,7 @@ NUMBERS = DRAW.normal(size=(2, 200))
         ("accuracy", LABELS, lambda true, given: classification_metrics(true, given, "abc")),
         ("macro_f1", LABELS, lambda true, given: classification_metrics(true, given, "abc")),
         ("micro_f1", SETS, lambda true, given: multilabel_metrics(true, given, "abcd")),
+        ("micro_f1", (UNKNOWN, SETS[1]), lambda true, given: multilabel_metrics(true, given, "abcd")),
         ("mse", NUMBERS, regression_metrics),
     ],
 )

@@ -192,6 +192,19 @@ def test_several_labels():
     assert json.loads(json.dumps(baseline)) == baseline
 
 
+def test_unknown_labels_are_neither_learned_nor_scored():
+    """A label that is unknown, or learned as "no", in the documents whose words tell it would never be predicted."""
+    parts = []
+    for seed, number in enumerate((300, 60, 90)):
+        texts, labels = several_labels(number, seed)
+        partly = np.where(np.random.default_rng(seed).random(np.shape(labels)) < 0.5, np.nan, labels)
+        parts.append((texts, partly))
+    baseline = tfidf_multilabel_baseline(*parts, seed=0)
+    assert baseline["micro_f1"] > 0.9 and baseline["macro_f1"] > 0.9
+    assert np.divide(*np.sum(baseline["tallies"]["micro_f1"], axis=0)) == pytest.approx(baseline["micro_f1"])
+    assert json.loads(json.dumps(baseline)) == baseline
+
+
 def test_rare_labels_are_predicted_below_a_half():
     """Twenty labels that words only hint at: hardly a probability is above a half."""
     draw = np.random.default_rng(0)

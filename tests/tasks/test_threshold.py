@@ -32,6 +32,11 @@ def test_where_no_other_is_better_it_is_a_half(true, probabilities):
     assert best_threshold(np.array(true), np.array(probabilities)) == 0.5
 
 
+def test_what_is_unknown_has_no_say():
+    true, probabilities = np.array([[1, np.nan], [1, 0], [np.nan, 0]]), np.array([[0.3, 0.9], [0.2, 0.1], [0.8, 0.05]])
+    assert best_threshold(true, probabilities) == pytest.approx(0.15)
+
+
 def test_it_lies_between_the_probabilities_it_separates():
     assert best_threshold(np.array([1, 1, 0]), np.array([0.3, 0.2, 0.1])) == pytest.approx(0.15)
     assert best_threshold(np.array([1, 1]), np.array([0.3, 0.2])) == pytest.approx(0.1)

@@ -35,6 +35,16 @@ CASES = {
         {"num_labels": 9, "problem_type": "multi_label_classification"},
         {"labels": (IDS % 2).float()},
     ),
+    "unknown labels": (
+        "SequenceClassification",
+        {"num_labels": 9, "problem_type": "multi_label_classification"},
+        {"labels": torch.where(MASK.bool(), IDS % 2, torch.nan)},
+    ),
+    "unknown numbers": (
+        "SequenceClassification",
+        {"num_labels": 9, "problem_type": "regression"},
+        {"labels": torch.where(MASK.bool(), IDS / 9, torch.nan)},
+    ),
     "tags": ("TokenClassification", {}, {"labels": torch.where(CHOSEN, IDS % 2, IGNORED)}),
     "answers": ("QuestionAnswering", {}, {"start_positions": LENGTHS * 0, "end_positions": LENGTHS - 1}),
     "masked words": ("MaskedLM", {}, {"labels": torch.where(CHOSEN, IDS, IGNORED), "sparse_prediction": True}),

@@ -278,6 +278,19 @@ def test_tags_that_are_numbers_get_their_names(tmp_path):
         load_splits(TrainSettings(data=data, task="token-classify", label_names="O,B-PER"))
 
 
+def test_words_that_running_text_would_divide_are_counted(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("Ann\tB-PER\npaid\tO\n5.975,74\tO\n.\tO\n\nAT&T\tO\nleft\tO\n\n" * 8)
+    (note,) = load_splits(TrainSettings(data=str(path), task="token-classify", test="0.25")).notes[-1:]
+    assert re.match(
+        r"1\d of \d\d training words, such as '(5.975,74|AT&T)', are more than one word in running te", note
+    )
+    path.write_text("Ann\tB-PER\npaid\tO\n.\tO\n\n" * 8)
+    assert not any(
+        "running text" in note for note in load_splits(TrainSettings(data=str(path), task="token-classify")).notes
+    )
+
+
 def test_lists_of_zeros_and_ones_are_refused_without_names(tmp_path):
     lists = [[i % 2, 1, i % 3 == 0] for i in range(30)]
     path = tmp_path / "a.jsonl"
@@ -288,6 +301,58 @@ def test_lists_of_zeros_and_ones_are_refused_without_names(tmp_path):
     assert splits.names == ["rude", "loud", "spam"]
     by_text = {row["text"]: row["label"] for part in (splits.train, splits.validation, splits.test) for row in part}
     assert by_text["t0"] == ["loud", "spam"] and by_text["t1"] == ["rude", "loud"] and by_text["t4"] == ["loud"]
+
+
+LABELED_BY_COLUMNS = {"task": "multilabel", "label_column": "rude,loud"}
+
+
+def by_columns(path, cells):
+    rows = "".join(f"t{i},{','.join(row)}\n" for i, row in enumerate(cells))
+    path.write_text(f"text,rude,loud\n{rows}")
+    return str(path)
+
+
+def test_empty_cells_are_unknown_and_counted(tmp_path):
+    data = by_columns(tmp_path / "a.csv", [("1", ""), ("0", "1"), ("", "0"), ("", "")] * 10)
+    splits = load_splits(TrainSettings(data=data, **LABELED_BY_COLUMNS))
+    assert splits.notes[1:] == [
+        "left out 10 documents of which no label is known",
+        "empty cells are neither learned nor scored; rude: 10 of 30 rows unknown, loud: 10 of 30 rows unknown",
+    ]
+    rows = {row["text"]: row for part in (splits.train, splits.validation, splits.test) for row in part}
+    assert len(rows) == 30 and "t3" not in rows
+    assert [(rows[name]["label"], rows[name]["unknown"]) for name in ("t0", "t1", "t2")] == [
+        (["rude"], ["loud"]),
+        (["loud"], []),
+        ([], ["rude"]),
+    ]
+
+
+def test_cells_that_stand_for_no_label_are_named(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,labels\n" + "".join(f"t{i},{('rude', 'loud', 'nan')[i % 3]}\n" for i in range(30)))
+    splits = load_splits(TrainSettings(data=str(path), task="multilabel"))
+    assert splits.names == ["loud", "rude"] and splits.notes[1:] == ["column 'labels' holds 'nan' in 10 rows: no label"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "problem"),
+    [
+        (
+            [("1", ""), ("0", "1")],
+            "column 'loud': each cell holds 1 or is empty, and an empty cell is a label that nobo",
+        ),
+        (
+            [("1", ""), ("0", "")],
+            "column 'loud': each cell is empty, and an empty cell is a label that nobody knows: wr",
+        ),
+        ([("", ""), ("", "")], r"a\.csv: all cells in the columns of the labels \(rude, loud\) are empty"),
+    ],
+    ids=["empty for no", "empty", "all empty"],
+)
+def test_a_label_of_which_nobody_knows_a_no_is_refused(tmp_path, cells, problem):
+    with pytest.raises(InputError, match=problem):
+        load_splits(TrainSettings(data=by_columns(tmp_path / "a.csv", cells * 10), **LABELED_BY_COLUMNS))
 
 
 def test_classes_that_are_numbers_get_their_names(numbered):

@@ -1,5 +1,6 @@
 """A distillation from Python: a linear encoder learns from texts to do what its original does."""
 
+import copy
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_report import show_adapted, write_report, write_student
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, encoder_of, in_float32
 from torch_linformer.data.parts import parse_part, split_documents
+from torch_linformer.data.tokenizer import reads_from_the_left
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.heads import head_of
 from torch_linformer.errors import InputError, flag
@@ -91,7 +93,7 @@ def distill(
         raise InputError(f"test must be a fraction of the texts, got {settings.test!r}")
     if output is not None:
         check_free(Path(output))
-    name = teacher.name_or_path or type(teacher).__name__
+    name, tokenizer = teacher.name_or_path or type(teacher).__name__, reads_from_the_left(copy.deepcopy(tokenizer))
     original = encoder_of(in_float32(teacher), tokenizer, name, task=settings.task, pooling=pooling, seed=settings.seed)
     _check_heads(model, original)
     cast(nn.Module, model).to(WEIGHTS)

@@ -14,7 +14,7 @@ from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents, load_documents, quiet
 from torch_linformer.data.reading.records import TEXT
-from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
+from torch_linformer.data.windows import DocumentEncoder, tokenize_documents, with_text
 from torch_linformer.errors import InputError
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_percent
@@ -90,6 +90,7 @@ def prepare_texts(
     Raises:
         InputError: there are too few.
     """
+    train, test = (with_text(part, encoder, screen.say) for part in (train, test))
     validated = min(VALIDATED, max(LEAST_TEXTS, len(train) // 10))
     train, validation = split_documents(train, min(0.5, validated / len(train)), settings.seed)
     for part, name in ((train, "for training"), (validation, "for validation"), (test, "for the test")):

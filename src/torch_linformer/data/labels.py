@@ -89,6 +89,18 @@ def check_labels(
             raise InputError(f"{source}: {_count(number)} with label {label!r}, {problem} ({known})")
 
 
+def check_known(dataset: Dataset, names: Sequence[str], source: str) -> None:
+    """Raise an `InputError` where empty cells leave a label no document that has it not, as where they mean "no"."""
+    having, unknown = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
+    for name in names:
+        if unknown[name] and having[name] + unknown[name] == len(dataset):
+            cells = "each cell is empty" if not having[name] else "each cell holds 1 or is empty"
+            raise InputError(
+                f"{source}: column {name!r}: {cells}, and an empty cell is a label that nobody knows: write 0 where a "
+                "document does not have it, or leave the column out of --label-column"
+            )
+
+
 def check_repeated(dataset: Dataset, source: str, column: str | None) -> None:
     """Raise an `InputError` if labels, one a document, have fewer than two documents on average.
 
@@ -108,7 +120,19 @@ def check_repeated(dataset: Dataset, source: str, column: str | None) -> None:
 
 
 def check_one_hot(dataset: Dataset, source: str, names: Sequence[str] = ()) -> None:
-    """Raise an `InputError` if the labels of each document are as many zeros and ones, and not as many as ``names``."""
+    """Raise an `InputError` if the labels of each document are zeros and ones, and not as many as ``names``."""
+    lists = _label_lists(dataset)
+    if any(lists) and all({"0", "1"}.issuperset(labels) for labels in lists):
+        shortest, longest = min(map(len, lists)), max(map(len, lists))
+        if longest == shortest == 1 and not names:
+            raise InputError(
+                f"{source}: each document has one label, 0 or 1: take --task classify, or name the columns of several "
+                "labels with --label-column A,B,…"
+            )
+        if shortest < longest and any(len(labels) > len(set(labels)) for labels in lists):
+            raise InputError(
+                f"{source}: the labels are lists of {shortest} to {longest} zeros and ones: write one for each label"
+            )
     length = _one_hot_length(dataset)
     if length and length != len(names):
         known = f", not {len(names)}" if names else ""

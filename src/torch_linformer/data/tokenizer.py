@@ -8,13 +8,15 @@ same four special tokens. A document holds only text: `<mask>` in one is six cha
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.sources import ask_hub
 from torch_linformer.errors import InputError, first_line
 
+T = TypeVar("T", bound=PreTrainedTokenizerBase)
 SPECIAL_TOKENS = {"pad_token": "<pad>", "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
 _MIN_BPE_SIZE = len(SPECIAL_TOKENS) + 256
 # The words of GPT-2, in which combining marks are no letters, with those marks.
@@ -62,7 +64,15 @@ def for_documents(
         tokenizer.bos_token = tokenizer.bos_token or tokenizer.cls_token
         tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
     tokenizer.model_max_length = max_length
-    tokenizer.padding_side = "right"
+    return reads_from_the_left(tokenizer)
+
+
+def reads_from_the_left(tokenizer: T) -> T:
+    """The same tokenizer, which pads and cuts on the right: encoders count positions from the first column."""
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and backend.padding is not None:  # tokenizer.json says it too
+        backend.enable_padding(**{**backend.padding, "direction": "right"})
     return tokenizer
 
 

@@ -1,6 +1,6 @@
 """Documents as windows of token ids: the beginning of each that a model reads at once, or all of it in pieces."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.data.reading.documents import quiet
+from torch_linformer.data.reading.rows import is_seen
 from torch_linformer.errors import InputError
 
+_TOGETHER = 64  # documents looked at; each may be a book
 _BATCH_BYTES = 4_000_000  # text per batch; an encoding takes about a hundred bytes of memory a token
+_GLANCE = 64  # characters
 _BEYOND = 32  # tokens before a cut that may not be those of the whole text
 
 
@@ -126,6 +129,11 @@ class DocumentEncoder:
         """All ids of each text, without special tokens."""
         return [encoding.ids for encoding in self._encode(texts, fast=True)]
 
+    def reads(self, texts: Sequence[str]) -> list[bool]:
+        """Whether each text has something to read: a character that is seen, and a token that is not special."""
+        begun = self.ids([text[:_GLANCE] for text in texts])  # which is enough for nearly all
+        return [is_seen(text) and bool(ids or self.ids([text])[0]) for text, ids in zip(texts, begun, strict=True)]
+
     def beginning(self, text: str, tokens: int, characters: int) -> str | None:
         """The beginning of a text, of so many characters at most, whose first `tokens` ids are those of the whole text.
 
@@ -215,6 +223,19 @@ def tokenize_documents(documents: Dataset, encoder: DocumentEncoder) -> Dataset:
             # Hashed here, because the default hashes the encoder by pickling it, which is not stable.
             new_fingerprint=Hasher.hash([documents._fingerprint, encoder.fingerprint]),
         )
+
+
+def with_text(documents: Dataset, encoder: DocumentEncoder, say: Callable[[str], object]) -> Dataset:
+    """The documents that `DocumentEncoder.reads`; ``say`` is told how many have no text to it."""
+    batches = documents.select_columns("text").iter(_TOGETHER)
+    read = np.flatnonzero([kept for batch in batches for kept in encoder.reads(batch["text"])])
+    if len(read) == len(documents):
+        return documents
+    if not len(read):
+        raise InputError(f"no document has any text: to this tokenizer all {len(documents):,} are empty")
+    missing = len(documents) - len(read)
+    say(f"skipped {missing:,} document{'s' * (missing > 1)} without text: the tokenizer has no token for it")
+    return documents.select(read)
 
 
 def _special_ids(tokenizer: Tokenizer, texts: int) -> tuple[list[int], ...]:

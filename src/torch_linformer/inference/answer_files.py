@@ -155,9 +155,8 @@ def answer_files(
     question = getattr(settings, "question", None)
     if (question or settings.reading.question_column) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
-    documents = InputDocuments(
-        settings.files, predictor.record, settings.reading, question, batch_size, keep_empty=predictor.keep_empty
-    )
+    what = settings.files, predictor.record, settings.reading, question, batch_size
+    documents = InputDocuments(*what, reads=predictor.reads, keep_empty=predictor.keep_empty)
     if in_parts:
         answering = partial(engine.answers, predictor, documents)
         return _written_in_parts(

@@ -5,8 +5,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.data.labels import check_labels, name_labels
+from torch_linformer.data.labels import check_labels, check_one_hot, name_labels
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
+from torch_linformer.data.windows import with_text
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, read_length
@@ -56,15 +57,23 @@ def evaluate(
     for note in read.notes:
         screen.say(note)
     scored = read.dataset
+    if isinstance(task, MultiLabel) and not read.names:
+        if options.label_column in task.names:
+            raise InputError(f"--label-column {options.label_column}: one label of several; name two columns at least")
+        check_one_hot(scored, data, task.names)
     if task.names:
         scored = name_labels(scored, task.names, several=isinstance(task, MultiLabel))
         check_labels(task.names, scored, data)
+    if missing := sorted({*task.names} - {*read.names}) if read.names else []:
+        screen.say(f"labels without a column are not scored: {', '.join(missing)}")
+        scored = scored.map(lambda unknown: {"unknown": [*unknown, *missing]}, input_columns=["unknown"])
     if isinstance(task, NumberedTagging):
         screen.say(NUMBERED)
     longest = settings.longest(read_length(model.config))
     if max_length is not None and max_length > longest:
         raise InputError(f"--max-length {max_length}: {folder} reads {longest} tokens at most")
     encoder = task.encoder(max_length or longest, overflow=overflow, stride=stride)
+    scored = with_text(scored, encoder, screen.say)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
         trainer = trainer_for(task, model)(model=model, args=arguments, task=task)

@@ -7,7 +7,7 @@ from itertools import groupby, islice
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.records import Record
 from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.streamed import Document, documents_of
+from torch_linformer.data.reading.streamed import Document, Reads, documents_of
 from torch_linformer.inference.document_model import in_groups
 from torch_linformer.inference.output_parts import EVERYTHING, Gap
 
@@ -22,6 +22,7 @@ class InputDocuments:
         options: what the user says of the files.
         question: asked of every document.
         batch_size: windows of a batch, for which documents of similar lengths are read ahead.
+        reads: whether the model finds a token in each of some texts; one without counts as empty.
         keep_empty: whether documents without text are among them.
     """
 
@@ -30,6 +31,7 @@ class InputDocuments:
     options: DataOptions
     question: str | None
     batch_size: int
+    reads: Reads
     keep_empty: bool = False
 
     def groups(self, report: ReadReport, gaps: Sequence[Gap] = EVERYTHING) -> Iterator[list[Document]]:
@@ -37,9 +39,8 @@ class InputDocuments:
 
         A group depends on nothing before its first document, so that a run that goes on at one makes the same groups.
         """
-        documents = documents_of(
-            self.files, self.record, self.options, report, self.question, keep_empty=self.keep_empty
-        )
+        what = self.files, self.record, self.options, report, self.question
+        documents = documents_of(*what, keep_empty=self.keep_empty, reads=self.reads)
         done = 0
         for first, end in gaps:
             span = islice(documents, first - done, None if end is None else end - done)

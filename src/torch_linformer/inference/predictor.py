@@ -1,7 +1,7 @@
 """A model folder as a function of texts, columns or documents, which can be sent to wherever it is to run."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, overload
@@ -123,6 +123,11 @@ class Predictor(_Options):
         return self._model.record
 
     @property
+    def reads(self) -> Callable[[Sequence[str]], list[bool]]:
+        """Whether each of some texts has a token to read."""
+        return self._model.encode.reads
+
+    @property
     def max_length(self) -> int:
         """Tokens of a text that are read at once."""
         return self._model.encode.max_length
@@ -195,11 +200,11 @@ class Predictor(_Options):
             if self.record is TAGGED and isinstance(text, list | tuple | np.ndarray):
                 words = tuple(text)
                 text = " ".join(words) if all(isinstance(word, str) and word for word in words) else None
-            if self.keep_empty and (text is None or (isinstance(text, str) and not text.strip())):
+            if self.keep_empty and (text is None or (isinstance(text, str) and not self.reads([text])[0])):
                 documents.append(Document("", ""))
                 continue
             for column, cell in zip(chosen, (text, *question), strict=True):
-                if not isinstance(cell, str) or not cell.strip():
+                if not isinstance(cell, str) or not self.reads([cell])[0]:
                     raise InputError(
                         f"row {number} of a batch: no text in column {column!r}, but {cell!r:.40}; filter it"
                     )

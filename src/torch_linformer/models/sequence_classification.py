@@ -109,7 +109,10 @@ class LinformerForSequenceClassification(LabeledModel):
         return embeddings
 
     def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss of logits ``(B, num_labels)``, in float32."""
+        """The mean loss of logits ``(B, num_labels)``, in float32.
+
+        Of several labels or numbers those that are NaN are unknown, and the mean is over the others.
+        """
         scores = logits.float()
         problem = self.config.problem_type
         if problem is None and self.num_labels == 1:
@@ -117,10 +120,17 @@ class LinformerForSequenceClassification(LabeledModel):
         if problem is None:
             whole = not labels.is_floating_point()
             problem = "single_label_classification" if whole else "multi_label_classification"
-        if problem == "regression":
-            return F.mse_loss(scores, labels.to(scores.dtype).view_as(scores))
-        if problem == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
+        if problem != "single_label_classification":
+            targets = labels.to(scores.dtype)
+            if problem == "regression":
+                targets = targets.view_as(scores)
+            known = ~targets.isnan()
+            targets = targets.where(known, 0.0)
+            if problem == "regression":
+                losses = F.mse_loss(scores, targets, reduction="none")
+            else:
+                losses = F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
+            return losses.where(known, 0.0).sum() / known.sum().clamp(min=1)
         weights = self.config.class_weights
         weight = None if weights is None else scores.new_tensor(weights)
         return F.cross_entropy(scores, labels.view(-1), weight=weight)

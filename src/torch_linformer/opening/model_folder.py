@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from torch_linformer import models
+from torch_linformer.data.tokenizer import reads_from_the_left
 from torch_linformer.encoders.attentions import base_of
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, class_named
 from torch_linformer.encoders.heads import head_of
@@ -53,8 +54,8 @@ def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
 def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside a model, or None where there is none.
 
-    Special tokens in a text are text to it, and it makes texts lower case where a folder of sentence-transformers says
-    so.
+    Special tokens in a text are text to it, it pads on the right whatever the folder says, and it makes texts lower
+    case where a folder of sentence-transformers says so.
     """
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in _FILES):
@@ -67,7 +68,7 @@ def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
     except Exception as error:  # the tokenizers library raises bare Exception
         problem = f"the tokenizer cannot be read: {first_line(error)}"
         raise InputError(f"{source}: {problem}; copy the folder again") from None
-    tokenizer.split_special_tokens = True
+    reads_from_the_left(tokenizer).split_special_tokens = True
     return _lower_casing(tokenizer) if lower and isinstance(tokenizer, PreTrainedTokenizerFast) else tokenizer
 
 

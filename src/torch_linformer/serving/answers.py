@@ -235,8 +235,10 @@ class Answerer:
             message = "this server reads long texts as windows and cuts nothing; leave truncate out"
             raise wrong_value("truncate", message)
         truncate = self.limits.truncate if asked.truncate is None else asked.truncate
-        rows = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
-        for number, tokens, read in rows:
+        rows = zip(*(windows[name] for name in ("document", "num_tokens", "length", "text_from")), strict=True)
+        for number, tokens, read, before in rows:
+            if read == before + len(ability.encode.marks[1]):
+                raise wrong_value("input", f"input[{number}] has no text: the model's tokenizer has no token for it")
             if cuts and not truncate and tokens > longest:
                 size = f"tokens than the {longest:,} that the model reads"
                 if read < longest:  # all of its beginning: see Tokenizing

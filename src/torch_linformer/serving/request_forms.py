@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch_linformer.data.reading.rows import is_seen
 from torch_linformer.serving.responses import Refusal, no_model, quoted, wrong_value
 
 MOST_TEXTS = 2048  # of one request, as OpenAI has it
@@ -138,7 +139,7 @@ def _ids(fields: Mapping[str, Any], number: int) -> tuple[str, ...] | None:
 
 def _text(text: str, name: str) -> str:
     field = name.partition("[")[0]
-    if not text.strip():
+    if not is_seen(text):
         raise wrong_value(field, f"{name} has no text")
     try:
         text.encode()

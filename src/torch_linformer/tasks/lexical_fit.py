@@ -43,7 +43,7 @@ _MOST_SCALE = 4.0  # the logarithm of the factor of logits, either way
 
 
 class Labeled(NamedTuple):
-    """Token ids of whole documents; of each the number of its label, a 1 or 0 for each label, or a number."""
+    """Token ids of whole documents; of each its label's number, 1, 0 or NaN (unknown) for each label, or a number."""
 
     documents: Sequence[Sequence[int]]
     known: Any
@@ -129,7 +129,7 @@ def _scale(decisions: np.ndarray, targets: np.ndarray, problem: str) -> float:
         if problem == ONE:
             return float(-(log_softmax(logits, axis=1) * targets).sum() + logarithm**2 / 2)
         log_likelihood = log_expit(logits) * targets + log_expit(-logits) * (1 - targets)
-        return float(-log_likelihood.mean(axis=1).sum() + logarithm**2 / 2)
+        return float(-len(logits) * np.nanmean(log_likelihood) + logarithm**2 / 2)
 
     return float(np.exp(minimize_scalar(unlikely, bounds=(-_MOST_SCALE, _MOST_SCALE), method="bounded").x))
 

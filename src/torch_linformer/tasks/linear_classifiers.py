@@ -29,13 +29,14 @@ def best_threshold(true: np.ndarray, probabilities: np.ndarray) -> float:
     With many labels, each of them rare, few probabilities are above a half even where their order is right.
 
     Args:
-        true: 1 where the document has the label, else 0, of any shape.
+        true: 1 where the document has the label, 0 where not, NaN where that is unknown, of any shape.
         probabilities: those of the labels, of the same shape.
 
     Returns:
         a number between 0 and 1, halfway between the two probabilities that it separates.
     """
-    labels, scores = np.ravel(true), np.ravel(probabilities).astype(np.float64)
+    known = ~np.isnan(true)
+    labels, scores = np.asarray(true)[known], np.asarray(probabilities, dtype=np.float64)[known]
     order = np.argsort(-scores, kind="stable")
     falling = np.append(scores[order], 0.0)
     f1 = 2 * labels[order].cumsum() / (np.arange(1, len(scores) + 1) + max(1, labels.sum()))
@@ -77,22 +78,27 @@ class LinearClassifier:
         return f"{self.loss}{' on log-count ratios' * self.ratios}, C = {self.cost:g}"
 
     def fit(self, features: Any, targets: np.ndarray, *, balanced: bool = False) -> Weights:
-        """Fit to targets ``(documents, labels)``, 1 where a document has the label, else 0.
+        """Fit to targets ``(documents, labels)``, 1 where a document has the label, 0 where not, NaN where unknown.
 
-        Of two labels of which each document has one, each gets half of the difference. ``balanced`` weighs documents so
-        that each label has as much weight as any other, where each document has one label.
+        Each label is learned from the documents of which it is known. Of two labels of which each document has one,
+        each gets half of the difference. ``balanced`` weighs documents so that each label has as much weight as any
+        other, where each document has one label.
         """
         weights = compute_sample_weight("balanced", targets.argmax(axis=1)) if balanced else None
         if targets.shape[1] == 2 and targets.any(axis=0).all() and (targets.sum(axis=1) == 1).all():
             weight, bias = self._one(features, targets[:, 1], weights)
             return Weights(np.stack([-weight / 2, weight / 2]), np.array([-bias / 2, bias / 2]))
-        fitted = [self._one(features, column, weights) for column in targets.T]
+        fitted = []
+        for column in targets.T:
+            known = ~np.isnan(column)
+            rows = features if known.all() else features[known]
+            fitted.append(self._one(rows, column[known], weights))
         return Weights(np.stack([weight for weight, _ in fitted]), np.array([bias for _, bias in fitted]))
 
     def _one(self, features: Any, target: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, float]:
         """Weights and bias of one label."""
-        if target.min() == target.max():
-            return np.zeros(features.shape[1]), float(np.log(SELDOM) * (1 - 2 * target[0]))
+        if len(np.unique(target)) < 2:
+            return np.zeros(features.shape[1]), float(np.log(SELDOM) * (1 - 2 * target[:1].sum()))
         if self.loss == "logistic":
             model: Any = LogisticRegression(C=self.cost, solver="liblinear", random_state=0)
         else:

@@ -159,15 +159,15 @@ def multilabel_metrics(true: np.ndarray, predicted: np.ndarray, names: Sequence[
     F1 = 2 h / (p + t), where of p predicted and t true labels h are right.
 
     Args:
-        true: 1 where the document has the label, else 0, of shape (documents, labels).
-        predicted: the same of the predicted labels.
+        true: 1 where the document has the label, 0 where not, NaN where that is unknown, of shape (documents, labels).
+        predicted: 1 or 0 of the predicted labels; where the truth is unknown they do not count.
         names: the labels' names.
 
     Returns:
         ``micro_f1`` (over all documents and labels together), ``macro_f1``, ``exact_match`` (share of the documents
         whose labels are all right) and ``per_label``.
     """
-    targets, predictions = np.asarray(true), np.asarray(predicted)
+    targets, predictions = of_known(true, predicted)
     if targets.ndim != 2 or targets.shape != predictions.shape or not targets.size or targets.shape[1] != len(names):
         raise ValueError(
             f"true and predicted must be of shape (documents, {len(names)}) with at least one of each,"
@@ -186,6 +186,15 @@ def multilabel_metrics(true: np.ndarray, predicted: np.ndarray, names: Sequence[
         "exact_match": float(accuracy_score(*sides)),
         "per_label": _per_label(names, scores),
     }
+
+
+def of_known(true: Any, predicted: Any) -> tuple[np.ndarray, np.ndarray]:
+    """True and predicted labels, both 0 where the true one is unknown (NaN): neither right nor wrong."""
+    targets, predictions = np.asarray(true), np.asarray(predicted)
+    unknown = np.isnan(targets)
+    if unknown.shape == predictions.shape and unknown.any():
+        return np.where(unknown, 0, targets), np.where(unknown, 0, predictions)
+    return targets, predictions
 
 
 def language_model_metrics(total_nll_nats: float, tokens: int, num_bytes: int) -> Scores:

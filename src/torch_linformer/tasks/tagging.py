@@ -25,6 +25,10 @@ NUMBERED = (
     "warning: the tags are numbers, of which nothing says what belongs to an entity: only the accuracy of tags is "
     "scored; train with --label-names O,B-PER,…, the names of the tags 0, 1, …, to score entities"
 )
+DIVIDED = (
+    "{:,} of {:,} training words, such as {!r}, are more than one word in running text, as linformer predict divides "
+    "it: give it words too, as CoNLL columns, lists, or a column 'tokens' with spaces between them"
+)
 OUTSIDE = "O"  # the tag of a word that belongs to nothing
 
 
@@ -116,6 +120,17 @@ class NumberedTagging(Tagging):
 def tagging_of(tokenizer: PreTrainedTokenizerFast, names: Sequence[str]) -> Tagging:
     """The task of tags with these names, in the order of a model's outputs."""
     return (NumberedTagging if are_numbers(names) else Tagging)(tokenizer, names)
+
+
+def divided_otherwise(documents: Dataset) -> list[str]:
+    """A sentence, if there are words of documents that :func:`word_spans` does not find in their texts."""
+    number, divided = 0, []
+    for batch in documents.select_columns(["text", "word_starts", "word_ends"]).iter(1000):
+        for text, *places in zip(batch["text"], batch["word_starts"], batch["word_ends"], strict=True):
+            spans, words = set(word_spans(text)), list(zip(*places, strict=True))
+            number += len(words)
+            divided += [text[slice(*span)] for span in words if span not in spans]
+    return [DIVIDED.format(len(divided), number, divided[0])] if divided else []
 
 
 def _first_tokens(window: dict[str, Any], word_starts: list[int], word_ends: list[int]) -> Iterator[tuple[int, int]]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from torch_linformer.tasks.metrics import of_known
+
 CHANCE = 2.0  # standard errors, which chance alone exceeds one time in twenty
 
 
@@ -25,6 +27,7 @@ def tally(score: str, true: Any, predicted: Any) -> np.ndarray:
         return np.stack([_shares_of_macro_f1(true, predicted), one_each], axis=1)
     if score == "mse":
         return np.stack([(true - predicted) ** 2, one_each], axis=1)
+    true, predicted = of_known(true, predicted)
     right, predicted_number, true_number = (side.sum(axis=1) for side in (true * predicted, predicted, true))
     return np.stack([2 * right, predicted_number + true_number], axis=1)
 

@@ -1,5 +1,6 @@
 """Tasks that predict something of a document as a whole: its label, its labels, or a number."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -115,7 +116,11 @@ labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > m
         return {**label_config(self.names), "problem_type": "multi_label_classification"}
 
     def known(self, documents: Dataset) -> list[list[float]]:
-        return [[float(name in labels) for name in self.names] for labels in map(set, documents["label"])]
+        """1 for each label that a document has, 0 for others, NaN where nobody knows."""
+        rows = zip(map(set, documents["label"]), map(set, documents["unknown"]), strict=True)
+        return [
+            [math.nan if name in unknown else float(name in labels) for name in self.names] for labels, unknown in rows
+        ]
 
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         return logits.float().sigmoid()

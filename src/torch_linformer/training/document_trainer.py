@@ -193,7 +193,7 @@ def _targets(batch: Batch, config: PretrainedConfig) -> Tensor:
     """How many targets the loss of a batch is a mean over, or their total weight."""
     labels = batch.get("labels", batch["input_ids"][:, 0])  # an answer's first and last token: one of each a row
     if labels.is_floating_point():
-        return torch.tensor(labels.numel(), device=labels.device)
+        return (~labels.isnan()).sum()
     weights = getattr(config, "class_weights", None)
     return (labels != IGNORED).sum() if weights is None else torch.tensor(weights, device=labels.device)[labels].sum()
 

@@ -173,7 +173,7 @@ def _gain(model: LinformerForSequenceClassification, labels: Tensor, before: flo
     """How much a lower loss adds to the logarithm of the likelihood of the validation documents."""
     if model.config.problem_type == "regression":
         return len(labels) / 2 * math.log(max(before, 1e-30) / max(after, 1e-30))
-    return labels.numel() * (before - after)
+    return int(labels.isfinite().sum()) * (before - after)
 
 
 def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: Tensor) -> bool:

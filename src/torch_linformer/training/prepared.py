@@ -1,5 +1,6 @@
 """The task of a training run, and its documents split, tokenized and ready for the model."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.tokenizer import build_tokenizer, for_documents
+from torch_linformer.data.windows import DocumentEncoder, with_text
 from torch_linformer.errors import InputError
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening.model_folder import load_tokenizer
@@ -104,6 +106,9 @@ def prepare(
     for note in (*splits.notes, *splits.warnings):
         screen.say(note)
     tokenizer = _tokenizer(settings, first, splits, checkpoint)
+    encoder = DocumentEncoder(tokenizer, settings.length)
+    parts = {name: with_text(getattr(splits, name), encoder, screen.say) for name in ("train", "validation", "test")}
+    splits = dataclasses.replace(splits, **parts)
     task = new_task(settings, first, tokenizer, splits.names, splits.train)
     options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
     train = task.examples(splits.train, task.encoder(settings.length, **options))

@@ -9,6 +9,7 @@ from datasets import Dataset
 from torch_linformer.data.labels import (
     alike_labels,
     are_numbers,
+    check_known,
     check_labels,
     check_one_hot,
     check_repeated,
@@ -20,7 +21,7 @@ from torch_linformer.data.parts import GROUP, content_digest, find_overlap, pars
 from torch_linformer.data.reading.documents import Documents
 from torch_linformer.errors import InputError
 from torch_linformer.tasks.registry import TASKS
-from torch_linformer.tasks.tagging import NUMBERED
+from torch_linformer.tasks.tagging import NUMBERED, divided_otherwise
 from torch_linformer.training.data_settings import DataSettings
 
 # The shares of the documents where nobody names parts.
@@ -71,8 +72,9 @@ def load_splits(settings: DataSettings) -> Splits:
     for name in ("validation", "test") if settings.task == "classify" else ():
         drawn = isinstance(parse_part(getattr(settings, name)), float) and name not in documents.parts
         warnings.extend([] if drawn else missed_labels(names, parts[name], name))
-    if settings.task == "token-classify" and are_numbers(names):
-        warnings.append(NUMBERED)
+    if settings.task == "token-classify":
+        warnings.extend([NUMBERED] if are_numbers(names) else [])
+        notes.extend(divided_otherwise(train))
     train, validation, test = (_without_groups(part) for part in (train, validation, test))
     return Splits(
         train,
@@ -97,6 +99,8 @@ def _names(settings: DataSettings, documents: Documents) -> list[str]:
     if not least:
         return []
     names = list(documents.names) or label_names(documents.dataset, least)
+    if documents.names:
+        check_known(documents.dataset, names, settings.data)
     if settings.label_names is None:
         return names
     check_labels(settings.names, documents.dataset, settings.data, "which --label-names does not name")
@@ -112,7 +116,7 @@ def _load(settings: DataSettings, source: str, part: str = "train") -> Documents
     task, options = TASKS[settings.task], settings.reading
     documents = task.load(source, settings.documents, options, part=part, max_errors=settings.max_errors)
     dataset, several = documents.dataset, settings.task == "multilabel"
-    if several:
+    if several and not documents.names:
         check_one_hot(dataset, source, settings.names)
     if settings.names:
         dataset = name_labels(dataset, settings.names, several=several)

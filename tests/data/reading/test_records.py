@@ -31,7 +31,7 @@ def test_numbers(value, number):
     assert read(SCORED, text="a", label=value) == {"text": "a", "label": number}
 
 
-@pytest.mark.parametrize("value", [None, "", "NaN", math.nan])
+@pytest.mark.parametrize("value", [None, "", math.nan])
 def test_a_number_that_is_missing(value):
     message = "t, row 9: no label in column 'label'; fill it in or remove the row"
     assert refusal(SCORED, text="a", label=value) == message
@@ -44,6 +44,13 @@ def test_what_is_no_number(value):
 
 
 # Several labels
+
+
+def test_what_stands_for_no_label_is_named():
+    """A class may be called so."""
+    problem = "t, row 9: column 'label' holds 'nan', which stands for no label; write it otherwise, or remove the row"
+    assert refusal(LABELED, text="a", label="nan") == refusal(SCORED, text="a", label="nan") == problem
+    assert read(SEVERAL, text="a", label=" nan") == {"text": "a", "label": [], "unknown": ["nan"]}
 
 
 @pytest.mark.parametrize(
@@ -59,12 +66,11 @@ def test_what_is_no_number(value):
         ("", []),
         (None, []),
         (" , ", []),
-        ("NaN", []),
         (math.nan, []),
     ],
 )
 def test_several_labels(value, labels):
-    assert read(SEVERAL, text="x", label=value) == {"text": "x", "label": labels}
+    assert read(SEVERAL, text="x", label=value) == {"text": "x", "label": labels, "unknown": []}
 
 
 @pytest.mark.parametrize("cell", ["[14, 25]", "['a']", "[3 4]", "{'a'}"])
@@ -78,12 +84,22 @@ def test_a_column_for_each_label():
     columns = ChosenColumns("text", "rude,loud,late", None, "")
     values = {"text": "x", "rude": "1", "loud": "0", "late": True}
     assert read(SEVERAL, columns, **values)["label"] == ["rude", "late"]
-    assert read(SEVERAL, columns, **{**values, "rude": None, "late": 0.0})["label"] == []
-    assert read(SEVERAL, columns, **{**values, "rude": "NaN", "late": math.nan})["label"] == []
+    assert read(SEVERAL, columns, **{**values, "rude": 0, "late": 0.0})["label"] == []
     assert refusal(SEVERAL, columns, **{**values, "loud": "maybe"}) == (
-        "t, row 9: column 'loud' holds 'maybe'; a column for one label holds 0 or 1"
+        "t, row 9: column 'loud' holds 'maybe'; a column for one label holds 0 or 1, or nothing where it is unknown"
     )
     assert read(SEVERAL, columns, **{"text": "x", "rude,loud,late": "a"})["label"] == ["a"]  # a column of that name
+
+
+@pytest.mark.parametrize("cell", [None, math.nan, "", " ", "NaN", "None", "null", "\\N"])
+def test_an_empty_cell_in_the_column_of_a_label_is_unknown(cell):
+    columns = ChosenColumns("text", "rude,loud,late", None, "")
+    assert read(SEVERAL, columns, text="x", rude="1", loud=cell, late="0") == {
+        "text": "x",
+        "label": ["rude"],
+        "unknown": ["loud"],
+    }
+    assert read(SEVERAL, columns, text="x", rude="1")["unknown"] == ["loud", "late"]  # JSON may leave columns out
 
 
 @pytest.mark.parametrize(
@@ -100,6 +116,10 @@ def test_a_column_for_each_label():
         ("[7]", ["7"]),
         ("[1 0 1]", ["1", "0", "1"]),  # each may stand for the label at its position
         ("[0, 1, 1]", ["0", "1", "1"]),
+        ("[1. 0. 1.]", ["1", "0", "1"]),
+        ("[ True False\n  True]", ["1", "0", "1"]),
+        ("[true, false]", ["1", "0"]),
+        ("[True, False]", ["1", "0"]),
         ("[]", []),
         ("set()", []),
         ("[sic]", ["[sic]"]),
@@ -114,6 +134,12 @@ def test_a_list_that_a_cell_spells(cell, labels):
 @pytest.mark.parametrize("ones", [[1, 0, 1], [True, False, True], [1.0, 0.0, 1.0]])
 def test_zeros_and_ones_keep_their_order(ones):
     assert read(SEVERAL, text="x", label=ones)["label"] == ["1", "0", "1"]
+
+
+@pytest.mark.parametrize("value", [True, [True], ["a", True], "[true]", [2, False]])
+def test_truth_values_that_are_not_one_for_each_label(value):
+    message = refusal(SEVERAL, text="x", label=value)
+    assert message.endswith("; a list of truth values has one for each label, two at least")
 
 
 @pytest.mark.parametrize("value", [1.5, [["a"]], {"a": 1}, [0.5], "{'a': 1}", "[[1], [2]]"])
@@ -247,7 +273,12 @@ def test_a_row_without_a_question():
     ("name", "content", "record", "expected"),
     [
         ("a.csv", "body,score\nx,1.5\n", SCORED, {"text": "x", "label": 1.5}),
-        ("a.jsonl", '{"text": "x", "labels": ["b", "a"]}\n', SEVERAL, {"text": "x", "label": ["a", "b"]}),
+        (
+            "a.jsonl",
+            '{"text": "x", "labels": ["b", "a"]}\n',
+            SEVERAL,
+            {"text": "x", "label": ["a", "b"], "unknown": []},
+        ),
         (
             "a.conll",
             "Ann B-PER\nmet O\n",

@@ -174,7 +174,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, text: str, max_len: int, cut: bo
     options |= {"padding": False, "split_special_tokens": True}
     encoding = dict(tokenizer(text, truncation=False, **options))
     count = len(encoding["input_ids"])
-    if not count:
+    if all(encoding["special_tokens_mask"]):
         raise ValueError("the tokenizer finds no token in the text: give one with at least one word")
     if count > max_len:
         if not cut:

@@ -5,7 +5,8 @@ memory. The file is used again while the source, the columns and the code that r
 """
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -33,6 +34,7 @@ _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
 _WHOLE = re.compile(r"-?\d+(\.0+)?")
 _LABELS = (Value("string"), ListOf(Value("string")))  # the features of labels that are no numbers
 _SHOWN = 3  # rows that cannot be read that an error message lists
+_LISTED = 20  # labels in a note
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,11 @@ def load_documents(
     several = record.several_labels and "," in label and label not in sample[0].values
     names = tuple(label.split(",")) if several else ()
     dataset = _without_fractions(stored.dataset) if record.features.get("label") in _LABELS else stored.dataset
-    present = {label for labels in dataset["label"][:] for label in labels} if names else set()
-    for name in names:
-        if name not in present:
-            notes.append(f"no document has the label {name!r}, whose column holds only zeros: it is learned as such")
+    if names:
+        dataset = _with_known_labels(dataset, names, source, notes)
+    elif record.several_labels:
+        written = Counter(cell for row in dataset["unknown"][:] for cell in row)
+        notes.extend(f"column {label!r} holds {cell!r} in {count:,} rows: no label" for cell, count in written.items())
     return Documents(
         dataset,
         origin.name,
@@ -233,6 +236,25 @@ def _check_errors(problems: list[str], documents: int, source: str, most: int) -
         f"{source}: {len(problems):,} of {documents + len(problems):,} rows cannot be read: "
         f"{'; '.join(problems[:_SHOWN])}{more}; --max-errors {len(problems)} leaves them out"
     )
+
+
+def _with_known_labels(dataset: Dataset, names: Sequence[str], source: str, notes: list[str]) -> Dataset:
+    """The documents of which some label is known; ``notes`` are told of labels that are not."""
+    known = np.flatnonzero([len(unknown) < len(names) for unknown in dataset["unknown"][:]])
+    if len(known) < len(dataset):
+        if not len(known):
+            raise InputError(f"{source}: all cells in the columns of the labels ({', '.join(names)}) are empty")
+        notes.append(f"left out {_count(len(dataset) - len(known))} of which no label is known")
+        dataset = dataset.select(known)
+    having, unknown = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
+    if unknown:
+        counts = [f"{name}: {unknown[name]:,} of {len(dataset):,} rows unknown" for name in names if unknown[name]]
+        more = f", … ({len(counts):,} labels in all)" if counts[_LISTED:] else ""
+        notes.append(f"empty cells are neither learned nor scored; {', '.join(counts[:_LISTED])}{more}")
+    for name in names:
+        if not having[name] and unknown[name] < len(dataset):
+            notes.append(f"no document has the label {name!r}, whose column holds only zeros: it is learned as such")
+    return dataset
 
 
 def _without_fractions(dataset: Dataset) -> Dataset:

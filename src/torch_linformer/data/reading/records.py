@@ -19,9 +19,10 @@ from torch_linformer.errors import InputError
 _SEPARATORS = re.compile(r"\s*[,;|]\s*")  # between the labels of one cell
 _IN_BRACKETS = re.compile(r"\s*(\[.*\]|\(.*\)|\{.*\}|set\(\))\s*", re.DOTALL)
 _BARE_LIST = re.compile(r"\s*(\[[^\[\]]*,[^\[\]]*\]|\{[^{}]*,[^{}]*\})\s*")
-_NUMBERS = re.compile(r"\s*\[\s*\d+(\s+\d+)*\s*\]\s*")  # as NumPy prints them
+_NUMBER = r"(\d+\.?|True|False)"
+_NUMBERS = re.compile(rf"\s*\[\s*{_NUMBER}(\s+{_NUMBER})*\s*\]\s*")  # as NumPy prints them
 _SIDE_BY_SIDE = re.compile(r"""(['"])\s+(['"])""")  # strings, as NumPy prints them
-_TRUE, _FALSE = ("1", "1.0", "true", "yes"), ("", "0", "0.0", "false", "no", "none")
+_TRUE, _FALSE, _NULLS = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no"), ("none", "null")
 _TEXTS, _PLACES = ListOf(Value("string")), ListOf(Value("int64"))
 
 
@@ -64,12 +65,16 @@ def _scored(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 def _several(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text, label = columns.read_text(row), columns.label or ""
     if label in row.values or "," not in label:
-        return {"text": text, "label": _labels(row, label)}
-    return {"text": text, "label": [name for name in label.split(",") if _holds(row, name)]}
+        value = row.cell(label)
+        written = [value.strip()] if isinstance(value, str) and is_missing(value) and value.strip() else []
+        return {"text": text, "label": _labels(row, label), "unknown": written}
+    held = {name: _holds(row, name) for name in label.split(",")}
+    labels, unknown = ([name for name, holds in held.items() if holds is answer] for answer in (True, None))
+    return {"text": text, "label": labels, "unknown": unknown}
 
 
 def _tagged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    words, tags = _words(row, columns.text), _words(row, columns.label)
+    words, tags = read_words(row, columns.text), read_words(row, columns.label)
     if len(words) != len(tags):
         raise InputError(f"{row.where}: {len(words)} words and {len(tags)} tags; give each word one tag")
     return {**join_words(words), "label": tags}
@@ -108,7 +113,7 @@ def _with_name(called: str) -> Callable[[Row, ChosenColumns], dict[str, Any]]:
 TEXT = Record({}, _text)
 LABELED = Record({"label": Value("string")}, _labeled)
 SCORED = Record({"label": Value("float64")}, _scored, UsualNames(label=("label", "score", "target", "value", "rating")))
-SEVERAL = Record({"label": _TEXTS}, _several, several_labels=True)
+SEVERAL = Record({"label": _TEXTS, "unknown": _TEXTS}, _several, several_labels=True)
 TAGGED = Record(
     {"word_starts": _PLACES, "word_ends": _PLACES, "label": _TEXTS},
     _tagged,
@@ -188,6 +193,9 @@ def _labels(row: Row, column: str) -> list[str]:
         value = _SEPARATORS.split(value)
     if isinstance(value, int):
         value = [value]
+    items = value if isinstance(value, list) else []
+    if any(isinstance(item, bool) for item in items) and (len(items) < 2 or any(item not in (0, 1) for item in items)):
+        raise bad_cell(row, column, row.cell(column), "; a list of truth values has one for each label, two at least")
     if isinstance(value, list):
         value = [int(item) if isinstance(item, (bool, float)) and item in (0, 1) else item for item in value]
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) for item in value):
@@ -201,7 +209,9 @@ def _parsed(cell: str) -> Any:
     if not _IN_BRACKETS.fullmatch(cell):
         return cell
     if _NUMBERS.fullmatch(cell):
-        return [int(number) for number in cell.strip()[1:-1].split()]
+        return [
+            number == "True" if number.isalpha() else int(number.strip(".")) for number in cell.strip(" []\n").split()
+        ]
     spelled = _SIDE_BY_SIDE.sub(r"\1, \2", cell).strip()  # which to Python would be one string
     for parse in (json.loads, ast.literal_eval):
         try:
@@ -212,28 +222,33 @@ def _parsed(cell: str) -> Any:
     return [] if spelled == "set()" else cell
 
 
-def _holds(row: Row, column: str) -> bool:
-    """Whether a row has the label that a column of 0 and 1 is named after."""
+def _holds(row: Row, column: str) -> bool | None:
+    """Whether a row has the label that a column of 0 and 1 is named after; None where that is unknown."""
     value = row.cell(column)
-    word = "" if is_missing(value) else str(value).strip().lower()
+    word = str(value).strip().lower()
+    if is_missing(value) or word in _NULLS:
+        return None
     if word not in _TRUE + _FALSE:
-        raise bad_cell(row, column, value, "; a column for one label holds 0 or 1")
+        raise bad_cell(row, column, value, "; a column for one label holds 0 or 1, or nothing where it is unknown")
     return word in _TRUE
 
 
-def _words(row: Row, column: str | None) -> list[str]:
+def read_words(row: Row, column: str | None) -> list[str]:
+    """The words, or tags, in a list, as a cell spells one, or with white space between them."""
     value: Any = row.cell(column)
     if isinstance(value, str):
-        spelled = _parsed(value)
-        value = spelled if isinstance(spelled, list) and _are_words(spelled) else value.split()
+        spelled = spelled_words(value)
+        value = value.split() if spelled is None else spelled
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) and item != "" for item in value):
         raise bad_cell(row, column, value, ", no list of words or tags")
     return [str(item) for item in value]
 
 
-def _are_words(values: list[Any]) -> bool:
-    """Whether a spelled list is of words or tags: one number in brackets may as well be three words."""
-    return all(isinstance(value, str) for value in values) or len(values) > 1
+def spelled_words(cell: str) -> list[Any] | None:
+    """The words that a cell spells as a list; None where it spells none, or one number in brackets, which is a word."""
+    spelled = _parsed(cell)
+    is_list = isinstance(spelled, list) and (len(spelled) > 1 or all(isinstance(word, str) for word in spelled))
+    return spelled if is_list else None
 
 
 def _answers(row: Row, column: str, text: str) -> dict[str, Any]:

@@ -92,7 +92,12 @@ def read_text(row: Row, column: str, called: str = "text") -> str:
         return ""
     if not isinstance(value, str):
         raise bad_cell(row, column, value, f", not text; name the {several(called)} with --{called}-column")
-    return value if _SEEN.search(value) and value.strip() != r"\N" else ""
+    return value if is_seen(value) and value.strip() != r"\N" else ""
+
+
+def is_seen(text: str) -> bool:
+    """Whether a text has a character that is neither white space nor of no width."""
+    return _SEEN.search(text) is not None
 
 
 def read_label(row: Row, column: str | None) -> str:
@@ -116,7 +121,10 @@ def without_fraction(value: object) -> str:
 
 
 def empty_cell(row: Row, what: str, column: str | None) -> InputError:
-    """The error for a row that lacks what its task needs, such as a "label"."""
+    """The error for a row that lacks what its task needs, such as a "label", or has one called "nan"."""
+    value = row.cell(column)
+    if isinstance(value, str) and value.strip():
+        return bad_cell(row, column, value, f", which stands for no {what}; write it otherwise, or remove the row")
     return InputError(f"{row.where}: no {what} in column {column!r}; fill it in or remove the row")
 
 

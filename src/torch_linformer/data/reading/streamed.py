@@ -3,7 +3,7 @@
 import glob
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -12,10 +12,11 @@ from torch_linformer.data.reading.columns import find_columns
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import joined_sentences, sentence_column
 from torch_linformer.data.reading.readers import iter_rows, iter_stream
-from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, bad_cell, empty_cell, read_text
+from torch_linformer.data.reading.records import TEXT, Record, read_words, spelled_words
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, empty_cell, read_text
 from torch_linformer.errors import InputError
 
+Reads = Callable[[Sequence[str]], list[bool]]
 # One word with a suffix or a folder in it is meant as the name of a file.
 _LIKE_A_FILE = re.compile(r"(\S*[/\\]\S*|\S+\.\w{1,7})")
 
@@ -30,6 +31,10 @@ class Document(NamedTuple):
     id: str | None = None
 
 
+def all_of(texts: Sequence[str]) -> list[bool]:
+    return [True] * len(texts)
+
+
 def documents(
     rows: Iterable[Row],
     source: str,
@@ -39,11 +44,12 @@ def documents(
     question: str | None = None,
     *,
     keep_empty: bool = False,
+    reads: Reads = all_of,
 ) -> Iterator[Document]:
-    """Every row that has text; the columns are recognized as in training. ``question`` is asked of every text.
+    """Every row that has text, which ``reads`` judges too; the columns are recognized as in training.
 
-    Rows without text are counted in the report, and left out unless they are to be kept; those that cannot be read are
-    left to it.
+    ``question`` is asked of every text. Rows without text are counted in the report, and left out unless they are to be
+    kept; those that cannot be read are left to it.
     """
     rows = iter(rows)
     sample = list(islice(rows, SAMPLE_ROWS))
@@ -67,6 +73,7 @@ def documents(
         try:
             words = _words(row, columns.text) if record.of_words else None
             text = columns.read_text(row, usual.called[0]) if words is None else " ".join(words)
+            text = text if reads([text])[0] else ""
             asked = question if columns.question is None else read_text(row, columns.question)
             if asked == "":
                 raise empty_cell(row, "question", columns.question)
@@ -105,6 +112,7 @@ def documents_of(
     question: str | None = None,
     *,
     keep_empty: bool = False,
+    reads: Reads = all_of,
 ) -> Iterator[Document]:
     """The documents of some files or folders, one after the other, "-" is standard input; see :func:`documents`."""
     for file in files:
@@ -112,7 +120,7 @@ def documents_of(
             iter_stream(sys.stdin.buffer, report, options) if file == "-" else iter_rows(file, report, options=options)
         )
         name = "standard input" if file == "-" else file
-        yield from documents(rows, name, record, options, report, question, keep_empty=keep_empty)
+        yield from documents(rows, name, record, options, report, question, keep_empty=keep_empty, reads=reads)
 
 
 def one_document(path: str) -> tuple[str, str]:
@@ -131,15 +139,12 @@ def one_document(path: str) -> tuple[str, str]:
 
 
 def _words(row: Row, column: str) -> tuple[str, ...] | None:
-    """The words that a row has in a list, or in a cell of that name with white space between them."""
+    """The words of a row, where its cell holds or spells a list of them, or is of a column of that name."""
     value = row.cell(column)
-    if isinstance(value, str) and column.strip().lower() in ("tokens", "words"):
-        value = value.split()
-    if not isinstance(value, list):
-        return None
-    if not all(isinstance(word, (str, int)) and word != "" for word in value):
-        raise bad_cell(row, column, value, ", no list of words")
-    return tuple(map(str, value))
+    are_words = isinstance(value, list) or (
+        isinstance(value, str) and (column.strip().lower() in ("tokens", "words") or spelled_words(value) is not None)
+    )
+    return tuple(read_words(row, column)) if are_words else None
 
 
 def _exists(name: str) -> bool:
