@@ -73,7 +73,7 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
             if names and isinstance(header, list) and sorted(names) == sorted(header):
                 raise InputError(f"{where} (line {line}): names the columns in another order; divide the file there")
             try:
-                row = _checked(cells, dialect, f"{where} (line {line})")
+                row = _checked(cells, dialect, f"{where} (line {line})", options)
                 for cell in row:
                     check_decoded(cell, where, options.encoding)
             except InputError as problem:
@@ -85,10 +85,11 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
         report.note(f"{path}: left out {rows} with the names of the columns again")
 
 
-def _checked(cells: Record, dialect: Dialect, where: str) -> list[str]:
+def _checked(cells: Record, dialect: Dialect, where: str, options: DataOptions) -> list[str]:
     """The cells of a row, if there are as many as columns."""
     if not isinstance(cells, list):
-        raise InputError(f"{where}: {cells}; check the quotes there, or try --quoting none")
+        other = ", or leave out --quoting quotes" if options.quoting == "quotes" else ""
+        raise InputError(f"{where}: {cells}; write a quote within a quoted cell twice{other}")
     if len(cells) == len(dialect.names):
         return cells
     expected = f"{len(dialect.names)} cells{' as in the header' if dialect.header else ''}"
