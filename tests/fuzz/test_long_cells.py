@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torch_linformer.data.reading.readers import iter_rows
 
-# Files of up to 20 MB: `make test` reads 12, and `make fuzz` one for 20 cases of the others; making one smaller takes long.
+# Files of up to 20 MB, which take long to shrink: `make test` reads 12, and `make fuzz` one for 20 cases of the others.
 FILES = settings(
     FUZZ, max_examples=max(12, int(os.environ.get("CASES", "0")) // 20), phases=[Phase.explicit, Phase.generate]
 )

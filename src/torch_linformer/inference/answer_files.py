@@ -158,6 +158,9 @@ def answer_files(
     documents = InputDocuments(
         settings.files, predictor.record, settings.reading, question, batch_size, keep_empty=predictor.keep_empty
     )
+    if isinstance(settings, EmbedSettings) and "-" not in settings.files:
+        for question in documents.ask_of_lines(predictor.num_tokens):
+            say(question)
     if in_parts:
         answering = partial(engine.answers, predictor, documents)
         return _written_in_parts(

@@ -188,6 +188,11 @@ def test_lines_of_a_cell_that_would_each_be_a_row(dialect, last):
     assert dialect(few, "few.csv")[0].quoting == (PLAIN if last == "end" else QUOTED)
 
 
+def test_a_delimiter_within_quotes_that_hold_most_lines_is_none(dialect):
+    """Divided by commas, with quotes as text, each line is a row of two cells."""
+    assert dialect("".join(f'"{LINES}";{label}\n' for label in "abcd"))[0].delimiter == ";"
+
+
 def test_quotes_that_hold_most_lines_and_lose_more_are_a_question(dialect):
     rows = "".join(f'"{LINES}",{label}\n' for label in "abcd")
     broken = LINES.replace("19, so", '19 "so" ')

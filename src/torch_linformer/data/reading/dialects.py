@@ -166,7 +166,7 @@ def _best(path: Path, options: DataOptions) -> Tally:
         several = " and by ".join(map(repr, (tally.delimiter for tally in fitting)))
         raise InputError(f"{path}: all rows are whole divided by {several}: name the right one with --delimiter")
     if tallies:
-        return min(tallies, key=lambda tally: tally.lost)
+        return min(tallies, key=lambda tally: (tally.lost, not tally.meant))
     tally = _best_quoting(path, replace(options, delimiter=options.delimiter or "none"), options.separator or ONE_CELL)
     assert tally is not None
     return tally
