@@ -159,8 +159,8 @@ def answer_files(
         settings.files, predictor.record, settings.reading, question, batch_size, keep_empty=predictor.keep_empty
     )
     if isinstance(settings, EmbedSettings) and "-" not in settings.files:
-        for question in documents.ask_of_lines(predictor.num_tokens):
-            say(question)
+        for sentence in documents.ask_of_lines(predictor.num_tokens):
+            say(sentence)
     if in_parts:
         answering = partial(engine.answers, predictor, documents)
         return _written_in_parts(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch_linformer.data.reading.columns import ChosenColumns, listed
 from torch_linformer.data.reading.data_options import DataOptions
-from torch_linformer.data.reading.dialects import Dialect, Record, divide, find_dialect, table_lines
-from torch_linformer.data.reading.encodings import check_decoded, open_text
+from torch_linformer.data.reading.dialects import Dialect, Record, divide, find_dialect, open_table
+from torch_linformer.data.reading.encodings import check_decoded
 from torch_linformer.data.reading.rows import BadRow, CellRow, ReadReport, Row, is_missing
 from torch_linformer.errors import InputError
 
@@ -60,8 +60,8 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
     for note in dialect.notes:
         report.note(note)
     kept = [(number, name) for number, name in enumerate(dialect.names) if name is not None]
-    with open_text(path, options, report) as stream:
-        records = divide(table_lines(stream), dialect.delimiter, dialect.quoting)
+    with open_table(path, options, report) as lines:
+        records = divide(lines, dialect.delimiter, dialect.quoting)
         header = next(records, (0, []))[1] if dialect.header else []
         repeated = 0
         for number, (line, cells) in enumerate(records, start=1):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,13 +95,12 @@ def find_dialect(path: Path, options: DataOptions) -> Dialect:
     return _find_dialect(path, options, state.st_size, state.st_mtime_ns)
 
 
-def table_lines(stream: Iterable[str]) -> Iterator[str]:
+@contextmanager
+def open_table(path: Path, options: DataOptions, report: ReadReport | None = None) -> Iterator[Iterator[str]]:
     """The lines of a table; the one that tells Excel the delimiter is blank, so that the others keep their numbers."""
-    lines = iter(stream)
-    for first in lines:
-        yield "\n" if _SEPARATOR_LINE.fullmatch(first) else first
-        break
-    yield from lines
+    with open_text(path, options, report or ReadReport()) as stream:
+        first = stream.readline()
+        yield chain(["\n" if _SEPARATOR_LINE.fullmatch(first) else first], stream)
 
 
 def is_divided_by_tabs(text: str) -> bool:
@@ -134,21 +133,15 @@ def _find_dialect(path: Path, options: DataOptions, size: int, modified: int) ->
     if told is not None and options.delimiter is None:
         options = replace(options, delimiter=told["delimiter"])
     best = _best(path, options)
-    with _lines(path, options) as lines:
+    with open_table(path, options) as lines:
         rows = (cells for _, cells in divide(lines, best.delimiter, best.quoting) if isinstance(cells, list))
         return _described(path, options, best, list(islice(rows, SAMPLE_ROWS + 1)))
-
-
-@contextmanager
-def _lines(path: Path, options: DataOptions) -> Iterator[Iterator[str]]:
-    with open_text(path, options, ReadReport()) as stream:
-        yield table_lines(stream)
 
 
 def _best(path: Path, options: DataOptions) -> Tally:
     """The way to divide a file that makes most of it whole rows."""
     usual, marks, quotes = _usual_delimiter(path), set[str](), 0
-    with _lines(path, options) as lines:
+    with open_table(path, options) as lines:
         for line in lines:  # of the first row, which quotes may hold together
             quotes += line.count('"')
             marks |= {mark for mark in DELIMITERS.values() if mark in line}
@@ -188,7 +181,7 @@ def _best_quoting(path: Path, options: DataOptions, delimiter: str, limit: float
     """
 
     def holds(mark: str) -> bool:
-        with _lines(path, options) as lines:
+        with open_table(path, options) as lines:
             return any(mark in line for line in lines)
 
     if options.quoting == "none":
@@ -232,7 +225,7 @@ def _tally(path: Path, options: DataOptions, delimiter: str, quoting: Quoting, l
     lines = Counter[int]()  # by the cells of their rows
     first = first_lines = rows = last = 0
     held = held_lines = swallowed = opened = halves = detached = apart = 0
-    with _lines(path, options) as stream:
+    with open_table(path, options) as stream:
         for number, record in divide(stream, delimiter, quoting):
             length, last = number - last, number
             rows += 1
@@ -266,12 +259,11 @@ def _tally(path: Path, options: DataOptions, delimiter: str, quoting: Quoting, l
 
 
 def _rows_within(record: Sequence[str], delimiter: str) -> int:
-    """The lines of a row that would each be a row of as many cells, if its first, its last and most of them would."""
-    whole, text = len(record) - 1, delimiter.join(record)
-    if not whole or any(line.count(delimiter) != whole for line in (text.partition("\n")[0], text.rpartition("\n")[2])):
+    """The lines within a row that would each be a row of as many cells, if its first, its last and most would."""
+    marks, (first, *inner) = len(record) - 1, delimiter.join(record).split("\n")
+    if not (marks and inner and first.count(delimiter) == inner.pop().count(delimiter) == marks):
         return 0
-    inner = text.split("\n")[1:-1]
-    rows = sum(line.count(delimiter) == whole for line in inner)
+    rows = sum(line.count(delimiter) == marks for line in inner)
     return rows if rows >= _SWALLOWED_LINES and rows > 0.9 * len(inner) else 0
 
 
