@@ -57,11 +57,13 @@ def test_a_quote_that_breaks_a_row_names_it(write, read):
     outcome = read(path)
     (problem,) = outcome.problems
     assert problem.startswith(f"{path}, row 2 (line 3): ',' expected after ") and problem.endswith(
-        "; write a quote within a quoted cell twice"
+        "; check the quotes there (one within a quoted cell is doubled)"
     )
     assert [row["text"] for row in outcome.rows] == ["a, b", "e, f", "g, h"]
     (problem,) = read(path, quoting="quotes").problems
-    assert problem.endswith("; write a quote within a quoted cell twice, or leave out --quoting quotes")
+    assert problem.endswith(
+        "; check the quotes there (one within a quoted cell is doubled), or leave out --quoting quotes"
+    )
 
 
 def test_a_broken_row_of_many_lines_does_not_outvote_the_whole_rows(write, read):

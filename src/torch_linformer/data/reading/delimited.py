@@ -89,7 +89,7 @@ def _checked(cells: Record, dialect: Dialect, where: str, options: DataOptions) 
     """The cells of a row, if there are as many as columns."""
     if not isinstance(cells, list):
         other = ", or leave out --quoting quotes" if options.quoting == "quotes" else ""
-        raise InputError(f"{where}: {cells}; write a quote within a quoted cell twice{other}")
+        raise InputError(f"{where}: {cells}; check the quotes there (one within a quoted cell is doubled){other}")
     if len(cells) == len(dialect.names):
         return cells
     expected = f"{len(dialect.names)} cells{' as in the header' if dialect.header else ''}"
