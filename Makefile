@@ -86,7 +86,7 @@ gpu: setup  ## what to run first on a GPU, in nine minutes: its tests and the su
 CASES := 10000
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 
-fuzz: setup  ## test the mathematics with CASES=10000 drawn cases a test; SEED=... repeats a run
+fuzz: setup  ## test the mathematics, and the reading of long cells, with CASES=10000 drawn cases a test; SEED=... repeats a run
 	@echo "to repeat this run: make fuzz SEED=$(SEED) CASES=$(CASES)"
 	@CASES=$(CASES) $(PY) -m pytest tests/fuzz --device=$(DEVICE) --hypothesis-seed=$(SEED) --numprocesses=auto --dist=load $(ARGS)
 

@@ -1,9 +1,17 @@
 """Texts of every length in the mix."""
 
-import numpy as np
-from datasets import Dataset
+import io
 
-from torch_linformer.adaptation.texts import mix_lengths
+import numpy as np
+import pytest
+from datasets import Dataset
+from rich.console import Console
+
+from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.texts import mix_lengths, prepare_texts
+from torch_linformer.data import windows as data_windows
+from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.reporting.screen import Screen
 
 AFTER = [102, 103]
 
@@ -32,3 +40,16 @@ def test_the_seed_decides():
 
 def test_short_texts_stay():
     assert set(mix_lengths(windows(50, length=4), AFTER, seed=0)["length"]) == {7}
+
+
+@pytest.mark.parametrize(("fewest", "asks"), [(100, True), (101, False)])
+def test_very_many_short_texts_are_a_question(monkeypatch, tokenizer, fewest, asks):
+    """All parts count: those for validation and the test are of the same data."""
+    monkeypatch.setattr(data_windows, "MANY_TEXTS", fewest)
+    texts = Dataset.from_dict({"text": [f"wet grey mud {number}" for number in range(100)]})
+    console = Console(file=io.StringIO(), width=1000)
+    settings = AdaptSettings(data="t.csv")
+    prepare_texts(
+        texts.select(range(70)), texts.select(range(70, 100)), DocumentEncoder(tokenizer, 24), settings, Screen(console)
+    )
+    assert ("100 texts, median " in console.file.getvalue()) == asks

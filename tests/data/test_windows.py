@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.tokenizer import build_tokenizer
-from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
+from torch_linformer.data.windows import DocumentEncoder, ask_of_lines, tokenize_documents
 from torch_linformer.errors import InputError
 
 TEXTS = ["the cat sat on the mat\n", "the other cat ran after the rat\n", "naïve 😀 text  with   spaces\t\n"] * 5
@@ -252,3 +252,19 @@ def test_the_beginning_of_a_text_has_the_first_tokens_of_all_of_it(trained, span
             assert text.startswith(beginning) and len(beginning) <= characters
             assert encoder([beginning])["input_ids"] == encoder([text])["input_ids"]
     assert encoder.beginning(text, 8, len(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("texts", "num_tokens", "asked"),
+    [
+        (170_178, [14] * 95 + [30] * 5, "170,178 texts, median 14 tokens: is each line a document? "),
+        (100_000, [29], "100,000 texts, median 29 tokens: is each line a document? "),
+        (100_000, [30], None),
+        (170_178, [14] * 94 + [30] * 6, None),
+        (99_999, [14], None),
+    ],
+)
+def test_very_many_short_texts_are_a_question(texts, num_tokens, asked):
+    questions = ask_of_lines(texts, num_tokens)
+    assert len(questions) == (asked is not None) and all(question.startswith(asked) for question in questions)
+    assert ask_of_lines(texts, num_tokens, first=True) == [f"the first {question}" for question in questions]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from torch_linformer.data import windows
 from torch_linformer.errors import InputError
 from torch_linformer.inference import document_model, output_parts
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
@@ -148,3 +149,21 @@ def test_vectors_that_come_as_lists_are_written_in_float32(tmp_path):
     answer = {"document": "a", "embedding": [0.1, 0.2], "tokens": 3, "cut": False}
     VECTORS.write([answer], tmp_path / "v.parquet")
     assert parquet.read_schema(tmp_path / "v.parquet").field("embedding").type.value_type == pyarrow.float32()
+
+
+@pytest.mark.parametrize(
+    ("fewest", "rows", "asks"),
+    [
+        (300, ["wet grey mud"] * 299 + ["mud " * 60] * 9, True),
+        (300, ["mud " * 20] * 300, False),  # neither long nor short
+        (400, ["wet grey mud"] * 399, False),
+        (300, ["mud " * 100] * 150 + ["wet"] * 300, False),
+    ],
+)
+def test_very_many_short_texts_are_a_question(masked_run, tmp_path, monkeypatch, fewest, rows, asks):
+    monkeypatch.setattr(windows, "MANY_TEXTS", fewest)
+    parquet.write_table(pyarrow.table({"text": rows}), tmp_path / "t.parquet")
+    settings, said = EmbedSettings(model=str(masked_run.folder), files=(str(tmp_path / "t.parquet"),)), []
+    answer_files(settings, tmp_path / "v.npy", device="cpu", say=said.append)
+    questions = [sentence for sentence in said if "is each line a document?" in sentence]
+    assert len(questions) == asks and all(question.startswith(f"the first {fewest} texts") for question in questions)

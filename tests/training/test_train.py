@@ -13,6 +13,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from torch_linformer.data import windows
 from torch_linformer.errors import InputError
 from torch_linformer.opening.run_folder import identity, open_run, read_spent, seal
 from torch_linformer.training import prepared
@@ -494,6 +495,15 @@ def test_pretraining_is_scored_on_some_rows_and_trained_on_all(quick, monkeypatc
     assert len(data.train.windows) > 60
     monkeypatch.setattr(prepared, "EVALUATED_TOKENS", 1)
     assert len(prepared.prepare(settings, None, splits, None, screen).test.windows) == 1
+
+
+@pytest.mark.parametrize(("fewest", "asks"), [(210, True), (211, False)])
+def test_very_many_short_texts_are_a_question(quick, monkeypatch, fewest, asks):
+    monkeypatch.setattr(windows, "MANY_TEXTS", fewest)
+    monkeypatch.setattr(windows, "FEW_TOKENS", 1000)
+    settings, console = TrainSettings(**quick), Console(file=io.StringIO(), width=1000)
+    prepared.prepare(settings, None, load_splits(settings), None, TrainingScreen(console))
+    assert ("\n210 texts, median " in console.file.getvalue()) == asks
 
 
 # A training that is only tried

@@ -14,7 +14,7 @@ from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents, load_documents, quiet
 from torch_linformer.data.reading.records import TEXT
-from torch_linformer.data.windows import DocumentEncoder, tokenize_documents, with_text
+from torch_linformer.data.windows import DocumentEncoder, ask_of_lines, tokenize_documents, with_text
 from torch_linformer.errors import InputError
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_percent
@@ -96,7 +96,7 @@ def prepare_texts(
     for part, name in ((train, "for training"), (validation, "for validation"), (test, "for the test")):
         if len(part) < LEAST_TEXTS:
             raise InputError(f"{settings.data}: leaves {len(part)} texts {name}; at least {LEAST_TEXTS} are needed")
-    draws = np.random.default_rng(settings.seed)
+    texts, draws = len(train) + len(validation) + len(test), np.random.default_rng(settings.seed)
     test = test.select(np.sort(draws.permutation(len(test))[:TESTED]))
     max_length, (_, after) = encoder.max_length, encoder.marks
     windows = [tokenize_documents(part, encoder) for part in (train, validation, test)]
@@ -106,6 +106,8 @@ def prepare_texts(
         f"{format_count(len(test))} for the test; tokens per text: median {format_count(np.median(tokens))}, "
         f"{format_percent(float((tokens > max_length).mean()))} longer than --max-length {max_length:,} and truncated"
     )
+    for question in ask_of_lines(texts, tokens):
+        screen.say(question)
     return Texts(
         mix_lengths(windows[0], after, settings.seed),
         Part(windows[1], validation),

@@ -18,6 +18,9 @@ from torch_linformer.errors import InputError
 _TOGETHER = 64  # documents looked at; each may be a book
 _BATCH_BYTES = 4_000_000  # text per batch; an encoding takes about a hundred bytes of memory a token
 _GLANCE = 64  # characters
+MANY_TEXTS = 100_000  # of which
+NEARLY_ALL = 0.95  # may have
+FEW_TOKENS = 30  # each, as lines of longer texts have
 _BEYOND = 32  # tokens before a cut that may not be those of the whole text
 
 
@@ -236,6 +239,19 @@ def with_text(documents: Dataset, encoder: DocumentEncoder, say: Callable[[str],
     missing = len(documents) - len(read)
     say(f"skipped {missing:,} document{'s' * (missing > 1)} without text: the tokenizer has no token for it")
     return documents.select(read)
+
+
+def ask_of_lines(texts: int, num_tokens: Any, *, first: bool = False) -> list[str]:
+    """A question where nearly all of very many texts are short, as lines are; posts are, too.
+
+    ``num_tokens`` are those of all of them, or of many; ``first`` if there may be more texts than these.
+    """
+    tokens = np.asarray(num_tokens)
+    if texts < MANY_TEXTS or (tokens < FEW_TOKENS).mean() < NEARLY_ALL:
+        return []
+    count = f"{'the first ' if first else ''}{texts:,} texts, median {np.median(tokens):,.0f} tokens"
+    remedy = "if not, --delimiter and --quoting name how a table of longer documents is divided"
+    return [f"{count}: is each line a document? {remedy}"]
 
 
 def _special_ids(tokenizer: Tokenizer, texts: int) -> tuple[list[int], ...]:

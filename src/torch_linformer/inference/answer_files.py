@@ -157,6 +157,9 @@ def answer_files(
         raise InputError("questions are for models trained with --task qa; this one answers without")
     what = settings.files, predictor.record, settings.reading, question, batch_size
     documents = InputDocuments(*what, reads=predictor.reads, keep_empty=predictor.keep_empty)
+    if isinstance(settings, EmbedSettings) and "-" not in settings.files:
+        for sentence in documents.ask_of_lines(predictor.num_tokens):
+            say(sentence)
     if in_parts:
         answering = partial(engine.answers, predictor, documents)
         return _written_in_parts(

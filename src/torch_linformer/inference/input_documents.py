@@ -1,15 +1,20 @@
 """The documents that answers are asked for, read from files as often as they are needed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
+from torch_linformer.data import windows
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.records import Record
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import Document, Reads, documents_of
 from torch_linformer.inference.document_model import in_groups
 from torch_linformer.inference.output_parts import EVERYTHING, Gap
+
+_LONGER = 10 * windows.FEW_TOKENS  # characters, which have that many tokens
+_SPARED = 100  # longer texts, which may all stand first
+_COUNTED = 1000  # texts, about, whose tokens are counted
 
 
 @dataclass(frozen=True)
@@ -47,3 +52,19 @@ class InputDocuments:
             for _, alike in groupby(span, lambda document: [field is None for field in document]):
                 yield from in_groups(alike, self.batch_size)
             done = first if end is None else end
+
+    def ask_of_lines(self, num_tokens: Callable[[Sequence[str]], Sequence[int]]) -> list[str]:
+        """What :func:`~torch_linformer.data.windows.ask_of_lines` asks of the first texts, of which a part is counted.
+
+        It reads no further than shows that many of them are longer.
+        """
+        report = ReadReport(on_bad=lambda where, problem: None)
+        texts, longer = list[str](), 0
+        for document in islice(documents_of(self.files, self.record, self.options, report), windows.MANY_TEXTS):
+            longer += len(document.text) > _LONGER
+            if longer > _SPARED + (1 - windows.NEARLY_ALL) * len(texts):
+                return []
+            texts.append(document.text[:_LONGER])
+        if len(texts) < windows.MANY_TEXTS:
+            return []
+        return windows.ask_of_lines(len(texts), num_tokens(texts[:: -(-len(texts) // _COUNTED)]), first=True)

@@ -132,6 +132,10 @@ class Predictor(_Options):
         """Tokens of a text that are read at once."""
         return self._model.encode.max_length
 
+    def num_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text, special ones included."""
+        return self._model.encode(texts)["num_tokens"]
+
     @property
     def width(self) -> int:
         """Numbers of a vector, with ``vectors=True``."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from torch_linformer.data.windows import ask_of_lines
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
 from torch_linformer.encoders.heads import AUTO_OF_HEAD, head_of
 from torch_linformer.models import LinformerConfig
@@ -45,6 +46,8 @@ def describe_data(splits: Splits, train: Examples, settings: ModelSettings, scre
     screen.say(
         f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
     )
+    for question in ask_of_lines(sum(map(len, (splits.train, splits.validation, splits.test))), tokens):
+        screen.say(question)
     if not in_windows and long.mean() > MOST:
         screen.say(_longer(tokens, settings))
     if settings.task == "seq2seq":

@@ -25,7 +25,7 @@ def test_a_delimiter_is_a_word_or_a_character(named, mark):
 
 @pytest.mark.parametrize("delimiter", ["", "::", "dash"])
 def test_what_is_no_delimiter(delimiter):
-    message = f"--delimiter must be one character or comma, tab, semicolon, bar, got {delimiter!r}"
+    message = f"--delimiter must be one character or comma, tab, semicolon, bar, none, got {delimiter!r}"
     with pytest.raises(InputError) as raised:
         DataOptions(delimiter=delimiter)
     assert str(raised.value) == message

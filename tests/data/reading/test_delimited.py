@@ -57,9 +57,39 @@ def test_a_quote_that_breaks_a_row_names_it(write, read):
     outcome = read(path)
     (problem,) = outcome.problems
     assert problem.startswith(f"{path}, row 2 (line 3): ',' expected after ") and problem.endswith(
-        "; check the quotes there, or try --quoting none"
+        "; check the quotes there (one within a quoted cell is doubled)"
     )
     assert [row["text"] for row in outcome.rows] == ["a, b", "e, f", "g, h"]
+    (problem,) = read(path, quoting="quotes").problems
+    assert problem.endswith(
+        "; check the quotes there (one within a quoted cell is doubled), or leave out --quoting quotes"
+    )
+
+
+def test_a_broken_row_of_many_lines_does_not_outvote_the_whole_rows(write, read):
+    """Nor do lines that are read as rows after a quote that ends a cell too early."""
+    text = "\n".join(f"line {number}" for number in range(50))
+    rows = [f'"{text}",{label}\n' for label in "abcd"]
+    path = write("cells.csv", f'text,label\n{"".join(rows)}"{text}",e,f\n{"".join(rows)}')
+    outcome = read(path)
+    assert [row["text"] for row in outcome.rows] == [text] * 8
+    assert outcome.problems == [
+        f"{path}, row 5 (line 251): expected 2 cells as in the header, found 3; put quotes around cells that hold the "
+        "delimiter"
+    ]
+    broken = text.replace(" 25", '" 25')
+    path = write("quote.csv", f'text,label\n{"".join(rows)}"{broken}",e\n{"".join(rows)}')
+    outcome = read(path)
+    assert [row["text"] for row in outcome.rows if row["text"] == text] == [text] * 8
+    assert outcome.problems[0].startswith(f"{path}, row 5 (line 227): ',' expected after")
+
+
+def test_a_header_that_is_longer_than_the_rows(write, read):
+    path = write("t.csv", "text,label\nfine\nso far\nand on\n")
+    assert read(path, delimiter="comma").problems == [
+        f"{path}, row {row} (line {row + 1}): expected 2 cells as in the header, found 1; write empty cells too"
+        for row in (1, 2, 3)
+    ]
 
 
 def test_two_columns_of_one_name_make_no_row(write, read):

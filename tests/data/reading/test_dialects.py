@@ -2,13 +2,12 @@ import pytest
 
 from torch_linformer.data.reading import dialects
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.dialects import NO_DELIMITER, Quoting, divide, find_dialect
+from torch_linformer.data.reading.dialects import ONE_CELL, Quoting, divide, find_dialect
 from torch_linformer.errors import InputError
 
 PLAIN, QUOTED, ESCAPED = Quoting(False), Quoting(True), Quoting(True, escaped=True)
 SPACED_QUOTING = Quoting(True, spaced=True)
 AS_TEXT = 'quotes (") are read as text, which makes more rows whole; --quoting names what they are'
-EITHER = "all rows are whole with quotes that hold cells together ({} rows) and with quotes as text ({} rows)"
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_two_unusual_delimiters_that_fit_are_a_question(dialect):
 )
 def test_a_table_of_one_column(dialect, content):
     found, notes = dialect(content)
-    assert found.delimiter == NO_DELIMITER and found.names == ("text",)
+    assert found.delimiter == ONE_CELL and found.names == ("text",)
     assert notes == ["no delimiter found: one column"]
 
 
@@ -88,9 +87,19 @@ def test_names_of_rows_do_not_make_the_header_ragged(dialect):
     assert found.delimiter == ";" and found.names == (None, "a|b", "c")
 
 
-def test_a_delimiter_that_leaves_most_rows_ragged_is_none(dialect):
-    assert dialect("text, or so\nfine\nnothing here\nstill none\n")[0].delimiter == NO_DELIMITER
-    assert dialect("a, b\nc, d\ne, f, g\nh, i, j, k\nl\n")[0].delimiter == NO_DELIMITER
+@pytest.mark.parametrize("rows", ["fine\nnothing here\nstill none\n", "c, d\ne, f, g\nh, i, j, k\nl\n"])
+def test_a_delimiter_that_leaves_most_rows_ragged_is_none(dialect, rows):
+    """The name of the one column may hold it, which is a question."""
+    assert dialect(f"what is to be said of them, so far\n{rows}")[0].delimiter == ONE_CELL
+    content = f"text, or so\n{rows}"
+    assert refusal(dialect, content).endswith(
+        "t.csv: comes out as one column, named 'text, or so': --delimiter comma divides it and names the rows that do "
+        "not fit, --delimiter none takes it for one column"
+    )
+    assert "--delimiter comma divides it" in refusal(dialect, content, delimiter="semicolon")
+    found, notes = dialect(content, delimiter="none")
+    assert found.names == ("text, or so",) and notes == []
+    assert dialect(content, delimiter="comma")[0].names == ("text", " or so")
 
 
 def test_a_delimiter_may_be_named(dialect):
@@ -146,18 +155,56 @@ def test_a_backslash_before_a_quote(dialect):
 
 
 @pytest.mark.parametrize("opened", ["5", '"5'])
-def test_a_quote_after_the_sample_is_seen_too(dialect, monkeypatch, opened):
-    monkeypatch.setattr(dialects, "_SAMPLE_CHARACTERS", 60)
+def test_a_quote_after_many_rows_is_seen_too(dialect, monkeypatch, opened):
+    monkeypatch.setattr(dialects, "_CHECKED_ROWS", 10)
     rows = "".join(f"row {number}\ta\n" for number in range(40))
     found, _ = dialect(f"text\tlabel\n{rows}{opened} inch\ta\n{rows}", f"{len(opened)}.tsv")
     assert found.quoting == (PLAIN if '"' in opened else QUOTED)
 
 
-def test_the_line_at_the_end_of_the_sample_is_not_cut(dialect, monkeypatch):
-    content = "text;more,label\nx;a,b\ny;c,d\n"
-    assert dialect(content)[0].delimiter == ","
-    monkeypatch.setattr(dialects, "_SAMPLE_CHARACTERS", content.index(",d"))  # up to which semicolons fit as well
-    assert dialect(content, "again.csv")[0].delimiter == ","
+def test_a_delimiter_of_the_first_rows_alone_is_none(dialect, monkeypatch):
+    monkeypatch.setattr(dialects, "_CHECKED_ROWS", 1)
+    assert dialect("text;more,label\nx;a,b\ny;c,d\ny;c,d\ny;c,d\nz,e\n")[0].delimiter == ","
+    assert dialect("text,label\n" + "x\ny\n" * 9, delimiter="comma")[0].delimiter == ","  # as it is named
+
+
+# Long cells; tests/fuzz reads many more of them
+
+LINES = "\n".join(f"line {number}, so far" for number in range(20))  # each would be a row of two cells
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_the_delimiter_may_stand_after_the_first_line_where_no_header_does(dialect, mark):
+    text = "so\nfar, and; on\ttoo\n"
+    found, _ = dialect("".join(f'"{text}"{mark}{label}\n' for label in "abab"))
+    assert found.delimiter == mark and found.quoting == QUOTED and found.names == ("1", "2")
+
+
+@pytest.mark.parametrize("last", ["so on, and on", "end"], ids=["lines", "rows"])  # with "end" all lines are rows
+def test_lines_of_a_cell_that_would_each_be_a_row(dialect, last):
+    text = f"{LINES}\n{last}"
+    assert dialect("text,label\n" + "".join(f'"{text}",{label}\n' for label in "abcd"))[0].quoting == QUOTED
+    few = f'text,label\n"{text}",a\n'
+    assert dialect(few, "few.csv")[0].quoting == (PLAIN if last == "end" else QUOTED)
+
+
+def test_a_delimiter_within_quotes_that_hold_most_lines_is_none(dialect):
+    """Divided by commas, with quotes as text, each line is a row of two cells."""
+    assert dialect("".join(f'"{LINES}";{label}\n' for label in "abcd"))[0].delimiter == ";"
+
+
+def test_quotes_that_hold_most_lines_and_lose_more_are_a_question(dialect):
+    rows = "".join(f'"{LINES}",{label}\n' for label in "abcd")
+    broken = LINES.replace("19, so", '19 "so" ')
+    assert refusal(dialect, f'text,label\n{rows}"{broken}",e\n').endswith(
+        "t.csv: 6 rows (20 lines in none of them) where quotes hold cells together, 101 rows (4 lines in none of them) "
+        "where they are text: name the right way with --quoting"
+    )
+
+
+def test_long_cells_of_one_column(dialect):
+    found, _ = dialect("".join(f'"{LINES}\n\n{number}"\n' for number in range(5)))
+    assert found.quoting == QUOTED and found.names == ("1",)
 
 
 # Names of columns

@@ -5,7 +5,8 @@ from typing import Any, Self
 
 from torch_linformer.errors import InputError
 
-DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|"}
+# The last is a character that no table holds: each line is one cell.
+DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "none": "\x1f"}
 QUOTING = ("auto", "quotes", "none")
 # What the commands say of these options.
 HELP = {
@@ -28,7 +29,7 @@ class DataOptions:
         id_column: column of a name of each document, which answers and vectors keep.
         group_column: column of what must stay in one part: an author, a patient, a thread.
         encoding: of files of text; UTF-8, a byte order mark, or what `charset_normalizer` detects.
-        delimiter: between the cells of a table: a character, or comma, tab, semicolon, bar.
+        delimiter: between the cells of a table: a character, or comma, tab, semicolon, bar, none.
         quoting: whether a quote at the beginning of a cell holds the cell together ("quotes") or is text ("none").
         header: whether the first row of a table names its columns; without it they are called 1, 2, and so on.
         text_folder: folder of the texts of which a table names the files.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch_linformer.data.reading.columns import ChosenColumns, listed
 from torch_linformer.data.reading.data_options import DataOptions
-from torch_linformer.data.reading.dialects import Dialect, Record, divide, find_dialect, table_lines
-from torch_linformer.data.reading.encodings import check_decoded, open_text
+from torch_linformer.data.reading.dialects import Dialect, Record, divide, find_dialect, open_table
+from torch_linformer.data.reading.encodings import check_decoded
 from torch_linformer.data.reading.rows import BadRow, CellRow, ReadReport, Row, is_missing
 from torch_linformer.errors import InputError
 
@@ -60,8 +60,8 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
     for note in dialect.notes:
         report.note(note)
     kept = [(number, name) for number, name in enumerate(dialect.names) if name is not None]
-    with open_text(path, options, report) as stream:
-        records = divide(table_lines(stream), dialect.delimiter, dialect.quoting)
+    with open_table(path, options, report) as lines:
+        records = divide(lines, dialect.delimiter, dialect.quoting)
         header = next(records, (0, []))[1] if dialect.header else []
         repeated = 0
         for number, (line, cells) in enumerate(records, start=1):
@@ -73,7 +73,7 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
             if names and isinstance(header, list) and sorted(names) == sorted(header):
                 raise InputError(f"{where} (line {line}): names the columns in another order; divide the file there")
             try:
-                row = _checked(cells, dialect, f"{where} (line {line})")
+                row = _checked(cells, dialect, f"{where} (line {line})", options)
                 for cell in row:
                     check_decoded(cell, where, options.encoding)
             except InputError as problem:
@@ -85,10 +85,11 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
         report.note(f"{path}: left out {rows} with the names of the columns again")
 
 
-def _checked(cells: Record, dialect: Dialect, where: str) -> list[str]:
+def _checked(cells: Record, dialect: Dialect, where: str, options: DataOptions) -> list[str]:
     """The cells of a row, if there are as many as columns."""
     if not isinstance(cells, list):
-        raise InputError(f"{where}: {cells}; check the quotes there, or try --quoting none")
+        other = ", or leave out --quoting quotes" if options.quoting == "quotes" else ""
+        raise InputError(f"{where}: {cells}; check the quotes there (one within a quoted cell is doubled){other}")
     if len(cells) == len(dialect.names):
         return cells
     expected = f"{len(dialect.names)} cells{' as in the header' if dialect.header else ''}"

@@ -31,7 +31,7 @@ def column_names(path: Path, cells: Sequence[str], rows: Sequence[Sequence[str]]
     """The names of columns; None for one without a name that is empty, or counts the rows."""
     names: list[str | None] = []
     for number, cell in enumerate(cells):
-        values = [row[number] for row in rows]
+        values = [row[number] for row in rows if number < len(row)]
         if cell.strip():
             names.append(cell)
         else:
