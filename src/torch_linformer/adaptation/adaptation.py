@@ -133,6 +133,7 @@ class Adaptation:
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
         """Train the student, with checkpoints in ``output``; it ends with its best weights."""
         self.trainer = self._trainer(output)
+        self.validation.before_batch = self.trainer.heed_signals
         base: Any = self.teacher.model.config
         of_teacher = 4 * base.num_hidden_layers * base.hidden_size
         self.screen.say(fit_micro_batches(self.trainer, held=of_teacher).describe())

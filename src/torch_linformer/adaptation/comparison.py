@@ -58,6 +58,7 @@ class TeacherComparison:
         self.teacher, self.objective, self.documents = teacher, objective, documents
         self.windows, self.batch_size, self.precision = windows, batch_size, precision
         self.collate = objective.collator(training=False)
+        self.before_batch: Callable[[], None] = lambda: None
 
     def scores(self, student: PreTrainedModel) -> dict[str, float]:
         """Scores of the student, by the names that ``objective.titles`` explains."""
@@ -125,6 +126,7 @@ class TeacherComparison:
             longest = max(self.windows["length"][:])
             batches = torch.split(order, max(1, min(self.batch_size, TOKENS_AT_ONCE // longest)))
             for numbers in batches[processes.rank() :: processes.count()]:
+                self.before_batch()
                 batch = self.collate([self.windows[number] for number in numbers.tolist()])
                 batch = {name: x.to(device) for name, x in batch.items()}
                 hidden = hidden_of(batch["input_ids"], batch["attention_mask"])

@@ -198,10 +198,10 @@ class Training:
             size = fit_micro_batches(trainer)
             self.screen.say(size.describe())
             rows = size.texts_at_once
-        fit_first = self.checkpoint is None and processes.count() == 1 and self._has_new_head
-        if fit_first:
+        fitted = processes.count() == 1 and self._has_new_head
+        if fitted and self.checkpoint is None:
             fit_first_head(trainer, data.train, data.validation, self.screen)
-        return fit(trainer, self.output, self.checkpoint, self.screen, score_first=fit_first), rows
+        return fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted), rows
 
     @property
     def _has_new_head(self) -> bool:
