@@ -246,6 +246,20 @@ def test_a_killed_adaptation_ends_as_if_it_had_not_been(finished, adapt, tmp_pat
 
 
 @pytest.mark.usefixtures("no_fresh_process")
+def test_the_batch_follows_from_the_time_and_stays_when_it_goes_on(adapt, tmp_path):
+    shown = adapt(tmp_path / "run", moments=tmp_path / "moments", minutes=0.002, steps=None, batch_size=None)
+    said = r"batches of (\d+) texts? and not 16, so that 0\.002 minutes make \d+ steps \(--batch-size\)"
+    texts = int(re.search(said, shown)[1])
+    assert f"a step of {texts} texts" in shown
+    output = shutil.copytree(tmp_path / "moments" / "trained", tmp_path / "killed")
+    state = output / checkpoints(output)[-1].name / "trainer_state.json"
+    assert json.loads(state.read_text())["train_batch_size"] == texts
+    assert "batches of" not in adapt(output, resume=True, minutes=0.002, steps=None, batch_size=None)
+    for folder in (tmp_path / "run", output):
+        assert json.loads((folder / "adaptation.json").read_text())["settings"]["batch_size"] == texts
+
+
+@pytest.mark.usefixtures("no_fresh_process")
 @pytest.mark.parametrize(
     ("owner", "name", "steps"), [(Teacher, "hidden_states", 0), (Teacher, "hidden_states", 5), (Embeddings, "read", 4)]
 )

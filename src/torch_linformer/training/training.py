@@ -35,7 +35,7 @@ from torch_linformer.training.lexical import (
     weigh,
     weigh_vectors,
 )
-from torch_linformer.training.micro_batches import fit_micro_batches
+from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
 from torch_linformer.training.new_model import add_latent_semantics
 from torch_linformer.training.prepared import EVALUATIONS, prepare
 from torch_linformer.training.run_report import Outcome
@@ -198,6 +198,9 @@ class Training:
             size = fit_micro_batches(trainer)
             self.screen.say(size.describe())
             rows = size.texts_at_once
+            most, number = trainer.args.max_steps, processes.count()
+            if settings.minutes and (few := few_steps(settings.minutes, size.seconds, size.texts, number, most)):
+                self.screen.say(few)
         fitted = processes.count() == 1 and self._has_new_head
         if fitted and self.checkpoint is None:
             fit_first_head(trainer, data.train, data.validation, self.screen)
