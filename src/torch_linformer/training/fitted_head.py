@@ -41,14 +41,15 @@ def fit_head(
 ) -> Spent:
     """Make the last layer of a classifier the :func:`best_head` for its pooled states of training documents.
 
-    They are read once each, in random order: all, or ``most``, or as many as ``seconds`` are enough for. Returns what
-    the reading and the fit took.
+    They are read once each, in random order: all, or ``most``, or as many as ``seconds`` are enough for after the
+    validation documents. Returns what the reading and the fit took.
     """
     model, begin = cast(LinformerForSequenceClassification, trainer.model), time.monotonic()
     windows = cast(Dataset, train.windows)
     order = np.random.default_rng(trainer.args.seed).permutation(len(windows))[:most]
+    unseen = pooled_states(trainer, cast(Dataset, validation.windows))
     read = _read(trainer, windows, order, screen, begin + seconds)
-    unseen, rows = pooled_states(trainer, cast(Dataset, validation.windows)), order[: len(read)]
+    rows = order[: len(read)]
     labels, unseen_labels = (
         torch.tensor(cast(Dataset, part)["labels"][:]) for part in (windows.select(rows), validation.windows)
     )
@@ -58,7 +59,8 @@ def fit_head(
         model.classifier.bias.copy_(bias)
     spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(windows["length"][:])[rows])))
     took = f"ridge {ridge:g}, in {format_duration(spent.seconds)}"
-    screen.say(f"head fitted to {len(read):,} rows, {took}: validation loss {loss:.4f}")
+    of = "" if len(read) == len(windows) else f" of {len(windows):,}"
+    screen.say(f"head fitted to {len(read):,}{of} rows, {took}: validation loss {loss:.4f}")
     return spent
 
 

@@ -1,6 +1,7 @@
 """A training run: its documents, its model and its Trainer, from the first word to what came out."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -189,11 +190,12 @@ class Training:
     def _fit(self) -> tuple[Spent, int]:
         """Train the weights that are not frozen; what it took, and how many rows are computed at once."""
         settings, data, trainer, rows = self.settings, self.data, self.trainer, self.settings.batch_size
+        seconds = 60 * (settings.minutes or math.inf)
         if settings.freeze and isinstance(self.task, Retrieval):
             source = cast(FirstModel, self.first).source
-            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen), rows
+            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen, seconds), rows
         if settings.freeze:
-            return fit_head(trainer, data.train, data.validation, self.screen), rows
+            return fit_head(trainer, data.train, data.validation, self.screen, seconds=seconds), rows
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
             size = fit_micro_batches(trainer)
             self.screen.say(size.describe())
@@ -273,6 +275,13 @@ class Training:
             baselines |= embedder_baselines(source, splits.test, self.device, self.precision)
         if isinstance(self.task, Classification):
             baselines |= encoder_baselines(
-                source, splits, self.device, self.precision, train_seconds=seconds, seed=seed
+                source,
+                splits,
+                self.device,
+                self.precision,
+                train_seconds=seconds,
+                seed=seed,
+                tested=baselines["tfidf"]["numbers"],
+                say=self.screen.say,
             )
         return baselines
