@@ -198,6 +198,13 @@ def test_a_model_of_which_only_the_head_has_weight_is_called_that(lexical_run):
     assert "<h1>TF-IDF head only on " in pages[0]
 
 
+def test_what_takes_long_before_the_first_step_is_told(lexical_run, train_quickly, tmp_path, monkeypatch):
+    assert re.search(r"\nfitting the lexical head: about \d\S* \S+ \(--lexical none leaves it out\)\n", lexical_run.shown)
+    monkeypatch.setattr(prepared, "WORTH_TELLING", 0.0)
+    shown = train_quickly(tmp_path / "run", max_steps=1, baseline=False)
+    assert re.search(r"\ntokenizing 210 documents: about \d\S* \S+\n", shown)
+
+
 def test_a_killed_run_gets_the_same_head(lexical_run, train_quickly, tmp_path):
     """Killed in the training, and after it: the head is fitted and weighed once."""
     whole = load_file(lexical_run.folder / "model.safetensors")

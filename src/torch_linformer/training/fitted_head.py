@@ -64,11 +64,18 @@ def fit_head(
     return spent
 
 
-def fit_first_head(trainer: DocumentTrainer, train: Examples, validation: Examples, screen: TrainingScreen) -> None:
-    """:func:`fit_head` before a training, to no more documents than its steps will read, and in its time."""
+def fit_first_head(
+    trainer: DocumentTrainer, train: Examples, validation: Examples, screen: TrainingScreen, a_row: float
+) -> None:
+    """:func:`fit_head` before a training, to no more documents than its steps will read, and in its time.
+
+    Reading a row takes about ``a_row`` seconds.
+    """
     rows, allowed = trainer.args.max_steps * trainer.args.train_batch_size, trainer.seconds_allowed
-    seconds = math.inf if allowed is None else OF_THE_TIME * allowed
-    spent = fit_head(trainer, train, validation, screen, most=min(rows, ENOUGH), seconds=seconds)
+    seconds, most = math.inf if allowed is None else OF_THE_TIME * allowed, min(rows, ENOUGH)
+    about = (min(most, len(train.windows)) + len(validation.windows)) * a_row
+    screen.say(f"fitting a first head: reading takes about {format_duration(min(seconds, about))}")
+    spent = fit_head(trainer, train, validation, screen, most=most, seconds=seconds)
     trainer.before = Spent(head_seconds=spent.seconds)
 
 

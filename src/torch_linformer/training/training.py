@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from torch_linformer.distributed.context_parallel import check_takes_pieces
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
@@ -15,7 +17,7 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import Spent
-from torch_linformer.reporting.tables import format_count, format_scores
+from torch_linformer.reporting.tables import format_count, format_duration, format_scores
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
 from torch_linformer.training.calibration import Calibration, calibrate
@@ -31,6 +33,7 @@ from torch_linformer.training.lexical import (
     HeadFits,
     fit_heads,
     fitted_vector,
+    fitting_seconds,
     give_head,
     head_answers,
     weigh,
@@ -205,7 +208,8 @@ class Training:
                 self.screen.say(few)
         fitted = processes.count() == 1 and self._has_new_head
         if fitted and self.checkpoint is None:
-            fit_first_head(trainer, data.train, data.validation, self.screen)
+            # A forward pass takes a third of a step.
+            fit_first_head(trainer, data.train, data.validation, self.screen, size.seconds / size.texts / 3)
         return fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted), rows
 
     @property
@@ -218,7 +222,8 @@ class Training:
         settings, data, task = self.settings, self.data, self.task
         if not (settings.with_lexical_part and isinstance(task, WholeDocuments)):
             return None
-        self.screen.say("fitting the lexical head")
+        seconds = fitting_seconds(np.concatenate([data.train.num_tokens, data.validation.num_tokens]), data.seconds)
+        self.screen.say(f"fitting the lexical head: about {format_duration(seconds)} (--lexical none leaves it out)")
         model = cast(LinformerForSequenceClassification, self.model)
         parts, encoder = (data.splits.train, data.splits.validation), task.encoder(settings.length)
         balanced = settings.class_weights == "balanced"
