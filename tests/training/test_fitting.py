@@ -14,7 +14,7 @@ from torch_linformer.training import fitting
 from torch_linformer.training.fitting import Interrupted
 from torch_linformer.training.trainer import RunTrainer
 
-# Epochs of seven steps, of several parts of at least four documents; scored, with a checkpoint, after every second step.
+# Epochs of seven steps, of several parts of at least four documents; scored, with a checkpoint, every second step.
 OPTIONS = {"max_steps": 11, "batch_size": 16, "validation": "0.3", "baseline": False}
 
 

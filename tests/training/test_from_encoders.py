@@ -239,7 +239,10 @@ def test_all_test_documents_are_read_and_others_as_long_as_there_is_time(source_
 
 def test_a_model_without_an_encoder_below_it_has_no_such_rows(classifier_run):
     splits = Splits(documents(9, 0), documents(9, 1), documents(9, 2))
-    assert encoder_baselines(str(classifier_run.folder), splits, train_seconds=0, seed=3, tested=[], say=print, **SAME) == {}
+    assert (
+        encoder_baselines(str(classifier_run.folder), splits, train_seconds=0, seed=3, tested=[], say=print, **SAME)
+        == {}
+    )
 
 
 # What becomes of the encoder

@@ -25,7 +25,7 @@ from typing import Any
 from torch_linformer.measuring.step import PeakMemory, die_first, limited_memory, mean_seconds
 from torch_linformer.reporting.tables import format_duration
 
-MOST = 60  # characters of why a step failed
+REASON = 60  # characters of why a step failed, at most
 TURNS = 3  # timed, after one that is not
 PATIENCE = 120.0  # seconds for a turn; a step that takes longer, as full attention can, counts as one that failed
 NO_TIME = "no time left"
@@ -123,7 +123,7 @@ class _Worker:
         return MeasuredStep(median(self.seconds[1:]), int(peak))
 
     def _ask(self, question: object, patience: float | None = None, late: str = "") -> float | None:
-        """The number that the process answers; None once it has ended, which it must after so many seconds, ``late``."""
+        """The number that the process answers; None once it has ended, as it must after so many seconds, ``late``."""
         if self.ended:
             return None
         with contextlib.suppress(BrokenPipeError):  # what it said before it ended can still be read
@@ -185,7 +185,7 @@ def _run(connection: Connection) -> None:
             connection.send(peak.bytes())
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        connection.send("out of memory" if "memory" in reason.lower() else reason[:MOST])
+        connection.send("out of memory" if "memory" in reason.lower() else reason[:REASON])
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
 
 @contextmanager
 def run_folder(output: Path) -> Iterator[None]:
-    """Keep the folder of a run from other processes; one that is refused early leaves none, one that is stopped does."""
+    """Keep the folder of a run from other processes; one refused early leaves none, one that is stopped does."""
     if output.is_file():
         raise InputError(f"--output {output}: is a file; name a folder")
     with held(output):

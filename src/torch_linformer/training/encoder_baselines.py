@@ -42,7 +42,7 @@ COSTS = (1e-3, 1e-2, 0.1, 1.0)  # C of the regression, on channels of the same v
 OF_THE_TIME = 0.1  # of the training, in which documents are read to learn these rows from, but at least
 LEAST_SECONDS = 30.0
 PIECE = 512  # tokens at once, if the model reads more
-_SHARES = {"test": math.inf, "validation": 0.15, "train": 0.85}  # of that time
+_SHARES = {"validation": 0.15, "train": 0.85}  # of that time
 _TOGETHER = 16  # documents between two looks at the clock
 
 
@@ -188,18 +188,18 @@ def encoder_baselines(
     order = np.random.default_rng(seed)
     numbers: dict[str, np.ndarray] = {}
     states: dict[str, np.ndarray] = {}
-    for part, share in _SHARES.items():
-        documents = getattr(splits, part)
+    for part in ("test", *_SHARES):
+        documents, limit = getattr(splits, part), math.inf if part == "test" else _SHARES[part] * seconds
         drawn = np.asarray(tested) if part == "test" else order.permutation(len(documents))
         read: list[np.ndarray] = []
         begin = time.monotonic()
-        for vectors in _read(reader, documents.select(drawn), tokens, share * seconds):
+        for vectors in _read(reader, documents.select(drawn), tokens, limit):
             read.append(vectors)
             if part == "test" and len(read) == 1:
                 all_seconds = (time.monotonic() - begin) * len(drawn) / len(vectors)
                 say(
-                    f"reading {len(drawn):,} test documents in pieces: about {format_duration(all_seconds)}, then others "
-                    f"to learn from: at most {format_duration(seconds)} (--no-baseline leaves it out)"
+                    f"reading {len(drawn):,} test documents in pieces: about {format_duration(all_seconds)}, then "
+                    f"others to learn from: at most {format_duration(seconds)} (--no-baseline leaves it out)"
                 )
         states[part] = np.concatenate(read)
         numbers[part] = drawn[: len(states[part])]
@@ -228,7 +228,7 @@ def _read(reader: PieceReader, documents: Dataset, tokens: int, seconds: float) 
 
 
 def _scores(
-    states: dict[str, np.ndarray], labels: dict[str, np.ndarray], numbers: np.ndarray, there_are: int
+    states: dict[str, np.ndarray], labels: dict[str, np.ndarray], numbers: np.ndarray, total: int
 ) -> dict[str, Any]:
     """The scores of a logistic regression on states of test documents, with their numbers and tallies."""
     known, known_labels = (np.concatenate([parts["train"], parts["validation"]]) for parts in (states, labels))
@@ -243,7 +243,7 @@ def _scores(
     chosen = search.best_params_["logisticregression__C"]
     return {
         **scores,
-        "chosen": f"C = {chosen:g}, learned from {len(known_labels):,} of {there_are:,} documents",
+        "chosen": f"C = {chosen:g}, learned from {len(known_labels):,} of {total:,} documents",
         "documents": len(known_labels),
         "test_documents": len(true),
         "numbers": numbers.tolist(),

@@ -59,8 +59,8 @@ def fit_head(
         model.classifier.bias.copy_(bias)
     spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(windows["length"][:])[rows])))
     took = f"ridge {ridge:g}, in {format_duration(spent.seconds)}"
-    of = "" if len(read) == len(windows) else f" of {len(windows):,}"
-    screen.say(f"head fitted to {len(read):,}{of} rows, {took}: validation loss {loss:.4f}")
+    total = "" if len(read) == len(windows) else f" of {len(windows):,}"
+    screen.say(f"head fitted to {len(read):,}{total} rows, {took}: validation loss {loss:.4f}")
     return spent
 
 

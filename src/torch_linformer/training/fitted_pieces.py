@@ -46,13 +46,13 @@ def fit_pieces(
         original = embedder_vectors(source, examples.documents, str(trainer.args.device), precision_of(trainer.args))
         return original, trainer.answers_to(examples)
 
-    there_are, order = len(train.documents), np.random.default_rng(seed).permutation(len(train.documents))
-    if seconds < math.inf and there_are > FIRST:
+    total, order = len(train.documents), np.random.default_rng(seed).permutation(len(train.documents))
+    if seconds < math.inf and total > FIRST:
         read(_some(train, order[:FIRST]))
         a_document = (time.monotonic() - begin) / FIRST
         train = _some(train, order[: max(FIRST, int(seconds / a_document) - FIRST)])
-    of = "" if len(train.documents) == there_are else f"{len(train.documents):,} of "
-    screen.say(f"reading {of}{there_are:,} training documents, by the encoder and in chunks by the original")
+    part = "" if len(train.documents) == total else f"{len(train.documents):,} of "
+    screen.say(f"reading {part}{total:,} training documents, by the encoder and in chunks by the original")
     original, vectors = read(train)
     most = min(len(train.documents), MOST_DOCUMENTS)
     documents, queries = asked_of(train.documents, torch.from_numpy(np.asarray(vectors)))

@@ -132,11 +132,11 @@ class RunCallback(TrainerCallback):
         set_epoch = getattr(self.trainer.data_collator, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(int(state.epoch or 0))
-        self.random_states, self.epoch_begins = _random_states(), True
+        self.random_states, self.epoch_begins = _random_states(args.device), True
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not self.epoch_begins:  # else the order of its batches is drawn already
-            self.random_states = _random_states()
+            self.random_states = _random_states(args.device)
         self.epoch_begins = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -187,8 +187,8 @@ class RunCallback(TrainerCallback):
         if not processes.on_main(lambda: is_whole(checkpoint)):
             if not unscored:
                 torch.set_rng_state(self.random_states[0])
-                if self.random_states[1:]:
-                    torch.cuda.set_rng_state_all(self.random_states[1:])
+                for state in self.random_states[1:]:
+                    torch.cuda.set_rng_state(state, trainer.args.device)
             trainer._save_checkpoint(cast(nn.Module, trainer.model), trial=None)
             if unscored:
                 (checkpoint / UNSCORED).touch()
@@ -230,6 +230,6 @@ class RunCallback(TrainerCallback):
         self.screen.say(f"{name}: leaving a checkpoint of the last step ({name} again ends at once, without it)")
 
 
-def _random_states() -> list[torch.Tensor]:
-    """Those of the CPU and of every CUDA device."""
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
+def _random_states(device: torch.device) -> list[torch.Tensor]:
+    """That of the CPU, and that of a CUDA device."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]

@@ -68,22 +68,24 @@ def texts_for(seconds: float, text_seconds: float, usual: int, steps: int = ENOU
     return max(1, min(usual, int(seconds / (steps * text_seconds))))
 
 
-def few_steps(minutes: float, step_seconds: float, texts: int, processes: int = 1, most: int = FEW_STEPS) -> str:
+def few_steps(minutes: float, step_seconds: float, texts: int, replicas: int = 1, most: int = FEW_STEPS) -> str:
     """A warning where ``minutes`` make too few steps, with what to change; empty where they make enough, or ``most``.
 
-    ``texts`` are those of the batch of each of ``processes``.
+    ``texts`` are those of the batch of each of the ``replicas``.
     """
     seconds, needed = 60 * minutes, min(FEW_STEPS, most)
     if seconds >= needed * step_seconds:
         return ""
     fewer = texts_for(seconds, step_seconds / texts, texts)
-    remedies = [f"--batch-size {fewer * processes} makes {seconds * texts / step_seconds / fewer:,.0f}"] * (fewer < texts)
+    remedies = [f"--batch-size {fewer * replicas} makes {seconds * texts / step_seconds / fewer:,.0f}"] * (
+        fewer < texts
+    )
     if seconds * texts < fewer * needed * step_seconds:
         least = math.ceil(needed * step_seconds * fewer / texts / 60)
         remedies.append(f"{'then ' if remedies else ''}--minutes {least} makes {needed}, a smaller --max-length more")
     return (
         f"warning: --minutes {minutes:g} makes about {seconds / step_seconds:,.0f} steps at --batch-size "
-        f"{texts * processes}, too few to learn from: {'; '.join(remedies)}"
+        f"{texts * replicas}, too few to learn from: {'; '.join(remedies)}"
     )
 
 

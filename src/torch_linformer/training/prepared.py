@@ -116,9 +116,9 @@ def prepare(
     began, sample = time.monotonic(), splits.train[:SAMPLE]["text"]
     encoder.ids(sample)
     seconds = (time.monotonic() - began) / len(sample)
-    there_are = sum(map(len, (splits.train, splits.validation, splits.test)))
-    if seconds * there_are > WORTH_TELLING and settings.task not in OF_TEXT:
-        screen.say(f"tokenizing {there_are:,} documents: about {format_duration(seconds * there_are)}")
+    number = sum(map(len, (splits.train, splits.validation, splits.test)))
+    if seconds * number > WORTH_TELLING and settings.task not in OF_TEXT:
+        screen.say(f"tokenizing {number:,} documents: about {format_duration(seconds * number)}")
     train = task.examples(splits.train, encoder)
     task.learn(train)
     encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part)
