@@ -113,13 +113,15 @@ class Adaptation:
     def _compare_first(self) -> None:
         """Score the student before any training, on as many texts as ``--minutes`` has time for."""
         parts, minutes = [self.texts.validation, self.texts.test], self.settings.minutes
+        a_text = self._seconds_a_text()
         if minutes is not None:
-            a_text = self._seconds_a_text()
             parts = [
                 part.sample(max(LEAST_TEXTS, int(share * 60 * minutes / a_text)))
                 for part, share in zip(parts, (VALIDATING, COMPARING), strict=True)
             ]
         self.validation, self.test = map(self._comparison, parts)
+        number = len(self.test.windows)
+        self.screen.say(f"reading {number} test texts before any training: about {format_duration(number * a_text)}")
         self.test.wanted  # noqa: B018 - what the teacher makes of them, which takes a time of its own
         began = time.monotonic()
         self.start = self.test.scores(self.student)
