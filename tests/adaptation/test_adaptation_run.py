@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,12 +29,16 @@ from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.adaptation.distillation import split_slot_parameters
+from torch_linformer.adaptation.objectives import Embeddings
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
+from torch_linformer.adaptation.teacher_and_student import Teacher
 from torch_linformer.adaptation.texts import LEAST_TEXTS
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.errors import InputError
+from torch_linformer.opening.run_folder import checkpoints, is_whole
 from torch_linformer.opening.sentence_transformers import sentence_settings
+from torch_linformer.training.fitting import Interrupted
 from torch_linformer.training.training_screen import TrainingScreen
 
 LONGEST, READ = 16, 32  # tokens of the original, and of the adapted
@@ -193,8 +198,9 @@ def test_costs_that_cannot_be_measured_are_missing(finished):
     """Longest first: all that the model reads, and the median of the texts held out."""
     costs = finished.result["costs"]
     assert costs[0]["tokens"] == READ and 4 < costs[1]["tokens"] < READ and len(costs) == 2
-    assert all(row["ours"] is None is row["full_attention"] for row in costs)
-    assert "failed" in finished.shown
+    assert all(row["ours"] == row["full_attention"] == "no process started" for row in costs)
+    assert finished.shown.count("failed: no process started") >= 2
+    assert "compared with full attention: not measured (no process started)." in finished.shown
 
 
 def test_a_forward_pass_is_measured_beside_full_attention(adapt, tmp_path):
@@ -238,6 +244,47 @@ def test_a_killed_adaptation_ends_as_if_it_had_not_been(finished, adapt, tmp_pat
     assert result["end"] == finished.result["end"] and result["start"] == finished.result["start"]
     assert ("going on from" in shown) == (moment != "4")
     assert sorted(os.listdir(output)) == FILES
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_the_batch_follows_from_the_time_and_stays_when_it_goes_on(adapt, tmp_path):
+    shown = adapt(tmp_path / "run", moments=tmp_path / "moments", minutes=0.002, steps=None, batch_size=None)
+    said = r"batches of (\d+) texts? and not 16, so that 0\.002 minutes make \d+ steps \(--batch-size\)"
+    texts = int(re.search(said, shown)[1])
+    assert f"a step of {texts} texts" in shown
+    output = shutil.copytree(tmp_path / "moments" / "trained", tmp_path / "killed")
+    state = output / checkpoints(output)[-1].name / "trainer_state.json"
+    assert json.loads(state.read_text())["train_batch_size"] == texts
+    assert "batches of" not in adapt(output, resume=True, minutes=0.002, steps=None, batch_size=None)
+    for folder in (tmp_path / "run", output):
+        assert json.loads((folder / "adaptation.json").read_text())["settings"]["batch_size"] == texts
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize(
+    ("owner", "name", "steps"), [(Teacher, "hidden_states", 0), (Teacher, "hidden_states", 5), (Embeddings, "read", 4)]
+)
+def test_a_signal_drops_a_step_or_an_evaluation(finished, adapt, tmp_path, monkeypatch, owner, name, steps):
+    """Before its next part; it is done again when the adaptation goes on, and nothing else."""
+    whole, calls = getattr(owner, name), []
+
+    def then_signal(self, *args):
+        outputs = whole(self, *args)
+        trainer = getattr(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), "trainer", None)
+        if trainer is not None and trainer.state.global_step == steps:
+            calls.append(os.kill(os.getpid(), signal.SIGTERM))
+        return outputs
+
+    monkeypatch.setattr(owner, name, then_signal)
+    with pytest.raises(Interrupted):
+        adapt(tmp_path / "run")
+    monkeypatch.undo()
+    assert len(calls) == 1
+    newest = checkpoints(tmp_path / "run")[-1]
+    assert newest.name == f"checkpoint-{steps}" and is_whole(newest)
+    assert f"going on from {newest}" in adapt(tmp_path / "run", resume=True, probe=False)
+    resumed, trained = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", finished.folder))
+    assert all(torch.equal(resumed[name], trained[name]) for name in trained)
 
 
 @pytest.mark.usefixtures("no_fresh_process")

@@ -82,7 +82,7 @@ def test_a_signal_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, cl
     process.send_signal(signal.SIGCONT)
     shown, error = process.communicate(timeout=600)
     assert process.returncode == 128 + signum
-    assert f"{called}: leaving a checkpoint after this step" in shown
+    assert f"{called}: leaving a checkpoint of the last step" in shown
     assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
     newest = max(output.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
     assert is_whole(newest)

@@ -257,13 +257,13 @@ def test_a_resumed_training_keeps_its_head(quick, masked_run, train_quickly, tmp
 
 def test_no_more_is_read_before_a_training_than_by_its_steps(trainer, capsys):
     trainer.args.max_steps, trainer.seconds_allowed = 5, 1000.0
-    fit_first_head(trainer, trainer.examples, trainer.examples, TrainingScreen())
-    assert "head fitted to 40 rows" in capsys.readouterr().out
+    fit_first_head(trainer, trainer.examples, trainer.examples, TrainingScreen(), 0.01)
+    assert "head fitted to 40 of " in capsys.readouterr().out
     assert trainer.seconds_allowed == 1000 and 0 < trainer.spent.head_seconds < 100 and trainer.spent.seconds == 0
 
 
 def test_reading_before_a_training_ends_with_its_share_of_the_time(trainer, small_parts, capsys):
     trainer.args.max_steps, trainer.seconds_allowed = 100, 1e-3
-    fit_first_head(trainer, trainer.examples, trainer.examples, TrainingScreen())
+    fit_first_head(trainer, trainer.examples, trainer.examples, TrainingScreen(), 0.01)
     rows = int(capsys.readouterr().out.split("head fitted to ")[1].split()[0])
     assert 0 < rows < 30 < len(trainer.examples.windows)

@@ -26,7 +26,7 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
 from torch_linformer.training import encoder_baselines as encoder_baselines_module
-from torch_linformer.training import task_trainers
+from torch_linformer.training import fitted_head, task_trainers
 from torch_linformer.training.encoder_baselines import encoder_baselines
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import build_step
@@ -198,7 +198,8 @@ def test_questions_have_types_where_the_encoder_has_them(source_of, run_from, tm
 @pytest.mark.parametrize(("linear", "kind"), [(False, "original"), (True, "linear")])
 def test_a_classifier_is_compared_with_the_encoder_in_pieces(source_of, run_from, tmp_path, linear, kind):
     """With the original where it is there, and with the linear encoder, called that, where it is not."""
-    run_from(tmp_path / "run", source_of("Bert", linear=linear), baseline=True)
+    shown = run_from(tmp_path / "run", source_of("Bert", linear=linear), baseline=True)
+    assert re.search(r"\nfitting a first head: reading takes about \d", shown)
     names = [name for name in metrics_of(tmp_path / "run") if name.endswith(("beginning_accuracy", "mean_macro_f1"))]
     assert names == [f"{kind}_beginning_accuracy", f"{kind}_chunk_mean_macro_f1"]
     page = html.unescape((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
@@ -218,26 +219,42 @@ def documents(number, seed):
 
 def test_the_mean_of_the_windows_reads_on(source_of):
     splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
-    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, **SAME)
+    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, tested=range(40), say=print, **SAME)
     beginning, mean = (found[f"original_{name}"] for name in ("beginning", "chunk_mean"))
     assert mean["accuracy"] == mean["macro_f1"] == 1.0 and beginning["accuracy"] < 0.8
     assert sorted(beginning["numbers"]) == list(range(40)) and beginning["documents"] == 80
     assert sum(right for right, _ in beginning["tallies"]["accuracy"]) / 40 == beginning["accuracy"]
 
 
-def test_documents_are_read_as_long_as_there_is_time(source_of, monkeypatch):
+def test_all_test_documents_are_read_and_others_as_long_as_there_is_time(source_of, monkeypatch, capsys):
     monkeypatch.setattr(encoder_baselines_module, "LEAST_SECONDS", 0.0)
     splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
-    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, **SAME)
-    assert found["original_beginning"]["documents"] == 16 + 16 and found["original_beginning"]["test_documents"] == 16
+    tested = [*range(39, 4, -1)]  # those that the other baselines have drawn
+    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, tested=tested, say=print, **SAME)
+    row = found["original_beginning"]
+    assert row["documents"] == 16 + 16 and row["numbers"] == tested and len(row["tallies"]["accuracy"]) == 35
+    assert row["chosen"].endswith(", learned from 32 of 80 documents")
+    assert capsys.readouterr().out.startswith("reading 35 test documents in pieces: about ")
 
 
 def test_a_model_without_an_encoder_below_it_has_no_such_rows(classifier_run):
     splits = Splits(documents(9, 0), documents(9, 1), documents(9, 2))
-    assert encoder_baselines(str(classifier_run.folder), splits, train_seconds=0, seed=3, **SAME) == {}
+    assert (
+        encoder_baselines(str(classifier_run.folder), splits, train_seconds=0, seed=3, tested=[], say=print, **SAME)
+        == {}
+    )
 
 
 # What becomes of the encoder
+
+
+@pytest.mark.parametrize("task", ["classify", "embed"])
+def test_minutes_end_the_reading_for_a_frozen_encoder(source_of, run_from, tmp_path, monkeypatch, task):
+    monkeypatch.setattr(fitted_head, "READ_TOGETHER", 64)
+    options = {"freeze": True, "max_steps": None, "learning_rate": None, "patience": 5, "minutes": 1e-6}
+    shown = run_from(tmp_path / "run", source_of("DistilBert"), task, **options)
+    said = r"head fitted to [1-9] of \d\d rows" if task == "classify" else r"reading 16 of \d\d training documents"
+    assert re.search(said, shown)
 
 
 def test_the_encoder_of_a_frozen_head_is_the_one_of_the_folder(source_of, run_from, tmp_path):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
-from torch_linformer.training import lexical
+from torch_linformer.training import lexical, prepared
 from torch_linformer.training.document_trainer import AHEAD, ERROR, DocumentTrainer
 from torch_linformer.training.lexical import _is_worse, fit_heads, give_head, head_answers, weigh
 from torch_linformer.training.trainer import quiet_arguments
@@ -196,6 +196,15 @@ def test_a_model_of_which_only_the_head_has_weight_is_called_that(lexical_run):
         assert "TF-IDF head only" in page and metrics["verdict"].split(".")[0] in " ".join(page.split())
         assert "with its lexical head" not in page and "lexical head alone" not in page
     assert "<h1>TF-IDF head only on " in pages[0]
+
+
+def test_what_takes_long_before_the_first_step_is_told(lexical_run, train_quickly, tmp_path, monkeypatch):
+    assert re.search(
+        r"\nfitting the lexical head: about \d\S* \S+ \(--lexical none leaves it out\)\n", lexical_run.shown
+    )
+    monkeypatch.setattr(prepared, "WORTH_TELLING", 0.0)
+    shown = train_quickly(tmp_path / "run", max_steps=1, baseline=False)
+    assert re.search(r"\ntokenizing 210 documents: about \d\S* \S+\n", shown)
 
 
 def test_a_killed_run_gets_the_same_head(lexical_run, train_quickly, tmp_path):

@@ -14,6 +14,7 @@ from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training import micro_batches
 from torch_linformer.training.batches import parts_of, without_padding
 from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.micro_batches import few_steps, texts_for
 from torch_linformer.training.trainer import quiet_arguments
 
 LENGTHS = torch.tensor([3, 7, 1, 5, 4])
@@ -104,3 +105,39 @@ def test_a_training_takes_the_memory_there_is(train_quickly, tmp_path, monkeypat
     shown = train_quickly(tmp_path / "run", **options)
     assert re.search(r"a step of 8 texts, [1-7] at once: about ", shown)
     assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text_seconds", "texts"),
+    [(1200, 21.0, 1), (1200, 5.0, 4), (1200, 1.2, 16), (1200, 0.01, 16), (60, 60.0, 1), (1200, 1200 / 180, 3)],
+)
+def test_the_batch_follows_from_the_time(seconds, text_seconds, texts):
+    assert texts_for(seconds, text_seconds, 16) == texts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warning"),
+    [
+        ((20, 60.0, 16), ""),
+        ((20, 339.0, 16, 1, 3), ""),  # no more are asked for
+        ((20, 339.0, 16), "about 4 steps at --batch-size 16, too few to learn from: --batch-size 1 makes 57"),
+        ((20, 100.0, 8, 2), "about 12 steps at --batch-size 16, too few to learn from: --batch-size 2 makes 96"),
+        (
+            (2, 320.0, 16),
+            "about 0 steps at --batch-size 16, too few to learn from: --batch-size 1 makes 6; then --minutes 7 makes "
+            "20, a smaller --max-length more",
+        ),
+        (
+            (20, 300.0, 1),
+            "about 4 steps at --batch-size 1, too few to learn from: --minutes 100 makes 20, a smaller --max-length "
+            "more",
+        ),
+    ],
+)
+def test_too_few_steps_are_told_with_what_to_change(arguments, warning):
+    assert few_steps(*arguments) == (warning and f"warning: --minutes {arguments[0]:g} makes {warning}")
+
+
+def test_a_training_whose_time_is_short_says_so_before_it_starts(train_quickly, tmp_path):
+    shown = train_quickly(tmp_path / "run", minutes=1e-5, baseline=False)
+    assert re.search(r"a step of 8 texts: .*\nwarning: --minutes 1e-05 makes about 0 steps at --batch-size 8, ", shown)

@@ -1,9 +1,11 @@
 import html
 import json
+import re
 
 import pytest
 
 from torch_linformer.adaptation.cost_sections import cost_sections
+from torch_linformer.tasks import baselines
 from torch_linformer.training.step_costs import StepCost, compare_costs
 
 
@@ -14,8 +16,8 @@ from torch_linformer.training.step_costs import StepCost, compare_costs
         (StepCost(1_000, 2_895), StepCost(3_000, 4_527), ("3.0× slower", "1.6× less memory")),
         (StepCost(1_000, 500), StepCost(1_010, 500), ("1.0×", "1.0×")),
         (StepCost(1_000, 0), StepCost(1_000, 3), ("1.0×", "–")),
-        (None, StepCost(1, 1), ("–", "–")),
-        (StepCost(1, 1), None, ("–", "–")),
+        ("out of memory", StepCost(1, 1), ("–", "–")),
+        (StepCost(1, 1), "out of memory", ("–", "–")),
     ],
 )
 def test_what_is_better_is_said_in_words(ours, full, expected):
@@ -55,16 +57,28 @@ def test_what_makes_the_scores_doubtful_is_shown_with_them(measured):
 
 
 def test_the_table_of_an_adaptation_says_it_too():
-    costs = {4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 0))}
+    costs = {4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: ("out of memory", StepCost(1, 0))}
     table, time, memory = cost_sections(costs)
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
-    assert table.rows[1][3:] == ("–", "failed", "0", "–") and len(table.columns) == 7
+    assert table.rows[1][1:] == ("failed: out of memory", "1", "–", "–", "0", "–") and len(table.columns) == 7
     for section, heading in ((time, "Time"), (memory, "Memory")):
         assert section.heading == f"{heading} of a forward pass by length" and "full attention" in section.figure
     assert "8,192" in time.figure and "8,192" not in memory.figure  # where nothing was measured
     assert len(cost_sections(dict([*costs.items()][:1]))) == 1 and cost_sections({}) == []
     longest, usual = costs
-    assert len(cost_sections({longest: (None, None), usual: costs[usual]})) == 1  # a point is no line
+    assert len(cost_sections({longest: ("no time left",) * 2, usual: costs[usual]})) == 1  # a point is no line
+
+
+def test_every_row_is_told_of_the_same_documents(train_quickly, tmp_path, monkeypatch):
+    """Of many test documents the baselines draw some; the model has a row of these too, as the verdict has it."""
+    monkeypatch.setattr(baselines, "_MAX_DOCUMENTS", 20)
+    shown = train_quickly(tmp_path / "run", max_steps=1)
+    row = re.search(r"Linformer, on the 20 documents of the rows above, drawn +(\S+) +(\S+) *\n", shown)
+    assert float(row[1]) * 20 == pytest.approx(round(float(row[1]) * 20))
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    ahead = re.search(r"(?i)(better|worse) than .* by (\S+) of accuracy on 20 documents", metrics["verdict"])
+    best = max(metrics["tfidf_accuracy"], metrics["majority_accuracy"])
+    assert abs(float(row[1]) - best) == pytest.approx(float(ahead[2]) if ahead else 0.0, abs=1e-3)
 
 
 def test_the_page_concludes_first_and_counts_what_is_repeated(classifier_run, read_page):

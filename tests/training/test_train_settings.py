@@ -139,7 +139,6 @@ def test_slots_are_one_number_or_one_a_layer():
             for name, value in {
                 "epochs": 2.0,
                 "max_steps": 3,
-                "minutes": 1.0,
                 "patience": 0,
                 "learning_rate": 1e-3,
                 "fsdp": True,

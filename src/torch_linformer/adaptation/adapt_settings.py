@@ -7,6 +7,7 @@ from torch_linformer.errors import InputError, flag
 from torch_linformer.training.run_options import PUSH_HELP, RunOptions, check_fsdp, check_options, option
 
 STEPS = 1000
+BATCH = 16  # texts
 PROJECTIONS = ("dynamic", "mean")
 
 
@@ -49,7 +50,7 @@ class AdaptSettings(RunOptions):
     )
     steps: int | None = option(None, "distillation steps  [1000, or as many as --minutes allows]")
     minutes: float | None = option(None, "stop distilling after N minutes")
-    batch_size: int = option(16, "texts per step")
+    batch_size: int | None = option(None, "texts per step  [16, or as few as make 60 steps in --minutes]")
     learning_rate: float = option(7e-5, "peak learning rate")
     slot_learning_rate: float = option(6e-3, "peak learning rate of the slot parameters")
     seed: int = option(0, "seed of the split and of the order")

@@ -1,5 +1,6 @@
 """An adaptation: a student, its teacher and their texts, compared before and after the distillation."""
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Any, cast
 
 from datasets import Dataset
 from torch import nn
-from transformers import set_seed
+from transformers import TrainerState, set_seed
 
-from torch_linformer.adaptation.adapt_settings import STEPS, AdaptSettings
+from torch_linformer.adaptation.adapt_settings import BATCH, STEPS, AdaptSettings
 from torch_linformer.adaptation.adaptation_costs import ForwardCosts, measure_forward, measuring_seconds
 from torch_linformer.adaptation.adaptation_report import (
     Adapted,
@@ -33,7 +34,14 @@ from torch_linformer.opening.run_folder import Spent
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_duration
 from torch_linformer.training.fitting import fit
-from torch_linformer.training.micro_batches import fit_micro_batches
+from torch_linformer.training.micro_batches import (
+    ENOUGH_STEPS,
+    TokenCost,
+    few_steps,
+    fit_micro_batches,
+    texts_for,
+    token_cost,
+)
 from torch_linformer.training.step_costs import LINEAR, ModelStep
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
@@ -72,6 +80,7 @@ class Adaptation:
         student: LinearEncoder | None = None,
     ) -> None:
         self.original, self.settings, self.screen = original, settings, screen
+        self.batch_size = settings.batch_size or BATCH
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(settings.precision, self.device)
         self.objective = original.objective
@@ -102,13 +111,15 @@ class Adaptation:
     def _compare_first(self) -> None:
         """Score the student before any training, on as many texts as ``--minutes`` has time for."""
         parts, minutes = [self.texts.validation, self.texts.test], self.settings.minutes
+        a_text = self._seconds_a_text()
         if minutes is not None:
-            a_text = self._seconds_a_text()
             parts = [
                 part.sample(max(LEAST_TEXTS, int(share * 60 * minutes / a_text)))
                 for part, share in zip(parts, (VALIDATING, COMPARING), strict=True)
             ]
         self.validation, self.test = map(self._comparison, parts)
+        number = len(self.test.windows)
+        self.screen.say(f"reading {number} test texts before any training: about {format_duration(number * a_text)}")
         self.test.wanted  # noqa: B018 - what the teacher makes of them, which takes a time of its own
         began = time.monotonic()
         self.start = self.test.scores(self.student)
@@ -117,7 +128,7 @@ class Adaptation:
         self.screen.say(f"before any training: {start}")
 
     def _comparison(self, part: Part) -> TeacherComparison:
-        return TeacherComparison(self.teacher, self.objective, *part, self.settings.batch_size, self.precision)
+        return TeacherComparison(self.teacher, self.objective, *part, self.batch_size, self.precision)
 
     def _seconds_a_text(self) -> float:
         """What teacher and student take to read one, by the clock of the main process."""
@@ -129,17 +140,44 @@ class Adaptation:
         return processes.on_main(lambda: time.monotonic() - began) / TIMED
 
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
-        """Train the student, with checkpoints in ``output``; it ends with its best weights."""
+        """Train the student, with checkpoints in ``output``; it ends with its best weights.
+
+        Without a ``batch_size`` the time decides it, once: a checkpoint knows it.
+        """
         self.trainer = self._trainer(output)
+        token, minutes = token_cost(self.trainer), self.settings.minutes
+        if minutes is not None and self.settings.batch_size is None:
+            self.batch_size = processes.on_main(lambda: self._batch_for(minutes, token, checkpoint))
+            self.trainer = self._trainer(output)
+        self.validation.before_batch = self.trainer.heed_signals
         base: Any = self.teacher.model.config
         of_teacher = 4 * base.num_hidden_layers * base.hidden_size
-        self.screen.say(fit_micro_batches(self.trainer, held=of_teacher).describe())
-        if (minutes := self.settings.minutes) is not None:
+        step = fit_micro_batches(self.trainer, token, held=of_teacher)
+        self.screen.say(step.describe())
+        if minutes is not None:
+            if few := few_steps(minutes, step.seconds, step.texts, processes.count(), self.trainer.args.max_steps):
+                self.screen.say(few)
             after = [f"comparing, about {format_duration(self._seconds_of_comparing)}"]
             if self.settings.probe:
                 after += [f"measuring, at most {format_duration(measuring_seconds(60 * minutes))} (--no-probe)"]
             self.screen.say(f"--minutes {minutes:g} is for the distillation; after it come {' and '.join(after)}")
         return fit(self.trainer, output, checkpoint, self.screen)
+
+    def _batch_for(self, minutes: float, token: TokenCost, checkpoint: Path | None) -> int:
+        """Texts of a step; fewer than usual where these would make few steps."""
+        if checkpoint is not None:
+            return int(TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).train_batch_size or BATCH)
+        lengths = self.texts.train["length"][:]
+        seconds, text_seconds = 60 * minutes, token.seconds * sum(lengths) / len(lengths)
+        usual, steps = BATCH // processes.count(), min(ENOUGH_STEPS, self.settings.steps or ENOUGH_STEPS)
+        texts = texts_for(seconds, text_seconds, usual, steps)
+        if texts < usual:
+            made = min(self.settings.steps or math.inf, seconds / (texts * text_seconds))
+            self.screen.say(
+                f"batches of {texts * processes.count()} {'texts' if texts > 1 else 'text'} and not {BATCH}, so that "
+                f"{minutes:g} minutes make {made:,.0f} steps (--batch-size)"
+            )
+        return texts * processes.count()
 
     @property
     def _seconds_of_comparing(self) -> float:
@@ -157,7 +195,7 @@ class Adaptation:
         costs = processes.on_main(lambda: self._costs(alone, others, spent.seconds))
         return Adapted(
             source=self.original,
-            settings=self.settings,
+            settings=replace(self.settings, batch_size=self.batch_size),
             command=command,
             model=self.student,
             original=self.test.of_the_original(),
@@ -176,12 +214,12 @@ class Adaptation:
 
     def _trainer(self, output: Path) -> DistillationTrainer:
         settings = self.settings
-        passes = MOST_PASSES * -(-len(self.texts.train) // settings.batch_size)
+        passes = MOST_PASSES * -(-len(self.texts.train) // self.batch_size)
         steps = settings.steps or (passes if settings.minutes else STEPS)
         arguments = run_arguments(
             output,
             steps=steps,
-            batch_size=settings.batch_size,
+            batch_size=self.batch_size,
             learning_rate=settings.learning_rate,
             seed=settings.seed,
             device=self.device,

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.reporting.tables import format_count, format_duration
-from torch_linformer.training.step_costs import ModelStep, StepCost, measure_steps, with_full_attention
+from torch_linformer.training.step_costs import Cost, ModelStep, measure_steps, with_full_attention
 from torch_linformer.training.training_screen import TrainingScreen
 
 TIME_SHARE = 0.1  # of the time of the distillation that measuring takes at most
 LEAST_SECONDS = 30.0  # processes take ten to start
-Pair = tuple[StepCost | None, StepCost | None]  # of the model, and of the same one with full attention
+Pair = tuple[Cost, Cost]  # of the model, and of the same one with full attention
 
 
 @dataclass(frozen=True)
 class ForwardCosts:
-    """Costs of forward passes over one text; None for one that failed.
+    """Costs of forward passes over one text, or why one failed.
 
     Attributes:
         by_length: by tokens of the text, longest first.
@@ -24,13 +24,13 @@ class ForwardCosts:
     """
 
     by_length: Mapping[int, Pair] = field(default_factory=dict)
-    alone: StepCost | None = None
-    by_k: Mapping[int, StepCost | None] = field(default_factory=dict)
+    alone: Cost | None = None
+    by_k: Mapping[int, Cost] = field(default_factory=dict)
 
     @property
-    def longest(self) -> StepCost | None:
+    def longest(self) -> Cost | None:
         """That of the model, and a text of full length."""
-        return next(iter(self.by_length.values()), (None, None))[0]
+        return next((ours for ours, _ in self.by_length.values()), None)
 
 
 def measuring_seconds(distillation: float) -> float:

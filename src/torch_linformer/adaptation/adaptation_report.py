@@ -31,7 +31,7 @@ from torch_linformer.reporting.report import (
     render_template,
 )
 from torch_linformer.reporting.tables import format_count, format_duration, format_score
-from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
+from torch_linformer.training.step_costs import Cost, StepCost, compare_costs, cost_cells
 from torch_linformer.training.training_screen import TrainingScreen
 
 RESULT = "adaptation.json"
@@ -43,7 +43,7 @@ class Tradeoff:
 
     k: int
     scores: dict[str, float]
-    cost: StepCost | None
+    cost: Cost | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Adapted:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The content of ``adaptation.json``; a number that could not be measured is null."""
+        """The content of ``adaptation.json``; a cost that could not be measured is why."""
         return {
             "source": self.source.path,
             "task": self.source.objective.name,
@@ -92,7 +92,7 @@ class Adapted:
             "window_alone": self.alone and asdict(self.alone),
             "tradeoff": [asdict(row) for row in self.tradeoff],
             "costs": [
-                {"tokens": length, "ours": ours and asdict(ours), "full_attention": full and asdict(full)}
+                {"tokens": length, "ours": _recorded(ours), "full_attention": _recorded(full)}
                 for length, (ours, full) in self.costs.items()
             ],
             "history": self.history,
@@ -127,6 +127,10 @@ class Adapted:
             machine=machine_and_versions(self.device),
             command=self.command,
         )
+
+
+def _recorded(cost: Cost) -> dict[str, Any] | str:
+    return cost if isinstance(cost, str) else asdict(cost)
 
 
 def write_student(source: PretrainedEncoder, student: LinearEncoder, output: Path) -> None:
@@ -218,9 +222,10 @@ def _verdict(adapted: Adapted) -> str:
     speeds = [
         f"{compare_costs(*pair)[0]} with a text of {format_count(length)} tokens"
         for length, pair in adapted.costs.items()
-        if None not in pair
+        if all(isinstance(cost, StepCost) for cost in pair)
     ]
-    speed = " and ".join(speeds) or "not measured: it ran out of memory or of time"
+    failures = {cost: None for pair in adapted.costs.values() for cost in pair if isinstance(cost, str)}
+    speed = " and ".join(speeds) or f"not measured ({', '.join(failures)})"
     return f"On texts held out: {likeness}. A forward pass, compared with full attention: {speed}."
 
 

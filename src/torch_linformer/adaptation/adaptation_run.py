@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import transformers
 
-from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adapt_settings import BATCH, AdaptSettings
 from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_report import RESULT, show_adapted, write_report, write_student
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
@@ -49,7 +49,7 @@ def run_adaptation(
     resolve_precision(settings.precision, device)
     if settings.compile:
         require_compiler(device)
-    processes.join(device, settings.batch_size, fsdp=settings.fsdp, command="adapt")
+    processes.join(device, settings.batch_size or BATCH, fsdp=settings.fsdp, command="adapt")
     screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
     run = {**identity(settings), "source": source}

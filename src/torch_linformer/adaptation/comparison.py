@@ -17,7 +17,7 @@ from torch_linformer.adaptation.teacher_and_student import Teacher
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.training.batches import TOKENS_AT_ONCE
-from torch_linformer.training.step_costs import StepCost
+from torch_linformer.training.step_costs import Cost, StepCost
 
 GROUPS = 20  # of texts, each left out once, for the error of a difference
 ERRORS = 2  # standard errors from which a difference counts
@@ -58,6 +58,7 @@ class TeacherComparison:
         self.teacher, self.objective, self.documents = teacher, objective, documents
         self.windows, self.batch_size, self.precision = windows, batch_size, precision
         self.collate = objective.collator(training=False)
+        self.before_batch: Callable[[], None] = lambda: None
 
     def scores(self, student: PreTrainedModel) -> dict[str, float]:
         """Scores of the student, by the names that ``objective.titles`` explains."""
@@ -125,6 +126,7 @@ class TeacherComparison:
             longest = max(self.windows["length"][:])
             batches = torch.split(order, max(1, min(self.batch_size, TOKENS_AT_ONCE // longest)))
             for numbers in batches[processes.rank() :: processes.count()]:
+                self.before_batch()
                 batch = self.collate([self.windows[number] for number in numbers.tolist()])
                 batch = {name: x.to(device) for name, x in batch.items()}
                 hidden = hidden_of(batch["input_ids"], batch["attention_mask"])
@@ -152,18 +154,18 @@ class WithoutSlots:
         scores: its own.
         gains: what the slots add to each, with the standard errors.
         cost: of a text of full length, and
-        cost_with_slots: that of the whole model; None where it was not measured.
+        cost_with_slots: that of the whole model; why, where it failed, and None where it was not measured.
     """
 
     scores: dict[str, float]
     gains: dict[str, Gain]
-    cost: StepCost | None
-    cost_with_slots: StepCost | None
+    cost: Cost | None
+    cost_with_slots: Cost | None
 
     @property
     def share_of_time(self) -> float | None:
         """Share of a forward pass that the slots take."""
-        if self.cost is None or self.cost_with_slots is None:
+        if not (isinstance(self.cost, StepCost) and isinstance(self.cost_with_slots, StepCost)):
             return None
         return max(0.0, 1 - self.cost_with_slots.tokens_per_second / self.cost.tokens_per_second)
 

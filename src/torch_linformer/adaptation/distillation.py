@@ -128,8 +128,11 @@ class DistillationTrainer(RunTrainer):
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         model.eval()  # dropout would be compared as if the student had meant it
         parts = [without_padding(part) for part in parts_of(inputs, self.tokens_at_once)]
-        with autocast(self.args.device.type, precision_of(self.args)):
-            targets = [self.teacher.hidden_states(part["input_ids"], part["attention_mask"]) for part in parts]
+        targets = []
+        for part in parts:
+            self.heed_signals(together=len(parts) > 1)
+            with autocast(self.args.device.type, precision_of(self.args)):
+                targets.append(self.teacher.hidden_states(part["input_ids"], part["attention_mask"]))
         variances = layer_variances([(x, part["attention_mask"]) for x, part in zip(targets, parts, strict=True)])
         whole = inputs if len(parts) > 1 else None
         return self.sum_in_turn(

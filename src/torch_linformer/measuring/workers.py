@@ -23,9 +23,12 @@ from statistics import fmean, median
 from typing import Any
 
 from torch_linformer.measuring.step import PeakMemory, die_first, limited_memory, mean_seconds
+from torch_linformer.reporting.tables import format_duration
 
+REASON = 60  # characters of why a step failed, at most
 TURNS = 3  # timed, after one that is not
 PATIENCE = 120.0  # seconds for a turn; a step that takes longer, as full attention can, counts as one that failed
+NO_TIME = "no time left"
 TURN = 0.3  # seconds of steps, at least one: a shorter turn would measure how long a process takes to wake up
 
 
@@ -54,8 +57,8 @@ class MeasuredStep:
 
 def measure_in_turn(
     requests: Sequence[StepRequest], patience: float = PATIENCE, seconds: float = math.inf
-) -> list[MeasuredStep | None]:
-    """Each step's time and memory; None for one that failed, for lack of memory for instance, or took too long.
+) -> list[MeasuredStep | str]:
+    """Each step's time and memory; or, for one that failed or took too long, why, in a few words.
 
     Each runs in a process that has run nothing before; they take turns of at most ``patience`` seconds, so that a noisy
     machine slows all of them alike. All turns together take about ``seconds`` at most: a first one is stopped then, and
@@ -71,10 +74,10 @@ def measure_in_turn(
         for turn in range(1 + TURNS):
             for worker in workers:
                 left = ends - time.monotonic()
-                if turn == 0:
-                    worker.turn(min(patience, max(left, 0.0)))
+                if turn == 0 and left < patience:
+                    worker.turn(max(left, 0.0), NO_TIME)
                 elif worker.took < left:
-                    worker.turn(patience)
+                    worker.turn(patience, f"took over {format_duration(patience)}")
         return [worker.finish() for worker in workers]
 
 
@@ -102,34 +105,44 @@ class _Worker:
         self.connection = connection
         self.seconds: list[float] = []
         self.took = 0.0  # seconds of the last turn, of which a step may be a part
+        self.failure, self.ended = "no process started", False
         self.process: float | None = None  # its number, once it is there
         self.process = self._ask(asdict(request))
 
-    def turn(self, patience: float) -> None:
+    def turn(self, patience: float, late: str) -> None:
         began = time.monotonic()
-        answer = self._ask("turn", patience)
+        answer = self._ask("turn", patience, late)
         self.took = time.monotonic() - began
         if answer is not None:
             self.seconds.append(answer)
 
-    def finish(self) -> MeasuredStep | None:
+    def finish(self) -> MeasuredStep | str:
         peak = self._ask("finish")
         if peak is None or len(self.seconds) < 2:
-            return None
+            return self.failure
         return MeasuredStep(median(self.seconds[1:]), int(peak))
 
-    def _ask(self, question: object, patience: float | None = None) -> float | None:
-        """The number that the process answers; None once it has ended, which it must after so many seconds."""
-        try:
+    def _ask(self, question: object, patience: float | None = None, late: str = "") -> float | None:
+        """The number that the process answers; None once it has ended, as it must after so many seconds, ``late``."""
+        if self.ended:
+            return None
+        with contextlib.suppress(BrokenPipeError):  # what it said before it ended can still be read
             self.connection.send(question)
-        except BrokenPipeError:
-            return None
-        if self.process is not None and not self.connection.poll(patience):
-            os.kill(int(self.process), signal.SIGKILL)
+        in_time = self.process is None or self.connection.poll(patience)
+        if self.process is not None:
+            self.failure = "its process was killed" if in_time else late
+        if not in_time:
+            os.kill(int(self.process or 0), signal.SIGKILL)
         try:
-            return float(self.connection.recv())
+            answer: float | str = self.connection.recv()
         except (EOFError, ConnectionResetError):
+            self.ended = True
             return None
+        if isinstance(answer, str):
+            self.failure, self.ended = answer, True
+            return None
+        self.failure = NO_TIME  # unless it is timed
+        return answer
 
 
 def _serve(ends: Sequence[int], modules: Sequence[str]) -> None:
@@ -159,16 +172,20 @@ def _run(connection: Connection) -> None:
     request = StepRequest(**connection.recv())
     connection.send(os.getpid())
     module, _, name = request.builder.partition(":")
-    build: Callable[..., Callable[[], object]] = getattr(importlib.import_module(module), name)
-    with limited_memory(request.device):
-        step = build(**request.arguments)
-        peak = PeakMemory(request.device)
-        while connection.recv() != "finish":
-            seconds = [mean_seconds(step, request.device)]
-            while sum(seconds) < TURN:
-                seconds.append(mean_seconds(step, request.device))
-            connection.send(fmean(seconds))
-        connection.send(peak.bytes())
+    try:
+        build: Callable[..., Callable[[], object]] = getattr(importlib.import_module(module), name)
+        with limited_memory(request.device):
+            step = build(**request.arguments)
+            peak = PeakMemory(request.device)
+            while connection.recv() != "finish":
+                seconds = [mean_seconds(step, request.device)]
+                while sum(seconds) < TURN:
+                    seconds.append(mean_seconds(step, request.device))
+                connection.send(fmean(seconds))
+            connection.send(peak.bytes())
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        connection.send("out of memory" if "memory" in reason.lower() else reason[:REASON])
 
 
 if __name__ == "__main__":

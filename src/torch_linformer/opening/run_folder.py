@@ -107,15 +107,16 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
 
 @contextmanager
 def run_folder(output: Path) -> Iterator[None]:
-    """Keep the folder of a run from other processes; a run that fails early leaves no folder."""
+    """Keep the folder of a run from other processes; one refused early leaves none, one that is stopped does."""
     if output.is_file():
         raise InputError(f"--output {output}: is a file; name a folder")
     with held(output):
         try:
             yield
-        finally:
+        except Exception:
             if _holds_nothing(output):
                 (output / RUN_FILE).unlink(missing_ok=True)
+            raise
 
 
 def open_run(

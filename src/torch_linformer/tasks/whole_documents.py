@@ -79,8 +79,9 @@ label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         parts = [(part["text"][:], part["label"][:]) for part in (train, validation, test)]
-        majority = majority_baseline(parts[0][1], parts[2][1])
-        return {"tfidf": tfidf_baseline(*parts, seed=seed), "majority": {"accuracy": majority}}
+        tfidf = tfidf_baseline(*parts, seed=seed)
+        majority = majority_baseline(parts[0][1], [parts[2][1][number] for number in tfidf["numbers"]])
+        return {"tfidf": tfidf, "majority": {"accuracy": majority}}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         best = int(np.argmax(answer))
@@ -183,10 +184,9 @@ class Regression(WholeDocuments):
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         parts = [(part["text"][:], part["label"][:]) for part in (train, validation, test)]
-        return {
-            "tfidf_ridge": tfidf_regression_baseline(*parts, seed=seed),
-            "mean": mean_baseline(parts[0][1], parts[2][1]),
-        }
+        ridge = tfidf_regression_baseline(*parts, seed=seed)
+        mean = mean_baseline(parts[0][1], [parts[2][1][number] for number in ridge["numbers"]])
+        return {"tfidf_ridge": ridge, "mean": mean}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         return {"value": float(answer)}

@@ -47,9 +47,9 @@ def try_training(
     measured = min(at_once, max(1, TOKENS_AT_ONCE // settings.length))
     screen.say("measuring a step")
     (cost,) = measure_steps([training.step(measured)])
-    if cost is None:
+    if isinstance(cost, str):
         raise InputError(
-            f"a step of {measured} × {settings.length:,} tokens ran out of memory or took minutes: lower --max-length"
+            f"a step of {measured} × {settings.length:,} tokens failed ({cost}): lower --max-length"
             f"{' or --batch-size' if measured > 1 else ''}"
         )
     peak = 1e6 * cost.peak_memory_mb if settings.freeze or measured == at_once else size.bytes

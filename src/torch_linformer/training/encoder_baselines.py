@@ -1,8 +1,9 @@
 """What an encoder of ``--from`` is worth before it is trained: its first window, and its windows one by one."""
 
 import json
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from torch_linformer.opening.model_folder import load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.opening.pretrained import load_any_config, load_backbone, longest_input
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling, sentence_settings
+from torch_linformer.reporting.tables import format_duration
 from torch_linformer.tasks.retrieval import judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import Similarities, retrieval_metrics
 from torch_linformer.tasks.tallies import tally
@@ -37,10 +39,10 @@ from torch_linformer.training.splits import Splits
 BEGINNING, CHUNK = 512, 256  # tokens
 _AT_ONCE = 32  # windows
 COSTS = (1e-3, 1e-2, 0.1, 1.0)  # C of the regression, on channels of the same variance
-OF_THE_TIME = 0.1  # of the training, in which documents are read for these rows, but at least
+OF_THE_TIME = 0.1  # of the training, in which documents are read to learn these rows from, but at least
 LEAST_SECONDS = 30.0
 PIECE = 512  # tokens at once, if the model reads more
-_SHARES = {"test": 0.3, "validation": 0.1, "train": 0.6}  # of that time
+_SHARES = {"validation": 0.15, "train": 0.85}  # of that time
 _TOGETHER = 16  # documents between two looks at the clock
 
 
@@ -156,13 +158,22 @@ class PieceReader:
 
 
 def encoder_baselines(
-    start: str, splits: Splits, device: str, precision: str, *, train_seconds: float, seed: int
+    start: str,
+    splits: Splits,
+    device: str,
+    precision: str,
+    *,
+    train_seconds: float,
+    seed: int,
+    tested: Sequence[int],
+    say: Callable[[str], None],
 ) -> dict[str, dict[str, Any]]:
     """Scores of classifiers on vectors of the encoder that ``start`` was adapted from, or that it is itself.
 
     Each document is read in pieces of as many tokens as the encoder takes, :data:`PIECE` at most. One classifier reads
     the mean state of the first piece, the other one the mean over all pieces. C is chosen on the validation documents,
-    and these are then learned too. Documents are read at random as long as a share of ``train_seconds`` lasts.
+    and these are then learned too. The test documents with the numbers ``tested`` are read, and of the others as many,
+    drawn, as a share of ``train_seconds`` is enough for; ``say`` is told how long that takes.
 
     A linear folder whose original is gone stands for it, and its rows are named differently. There are none for a model
     of this package that no encoder is below.
@@ -177,16 +188,29 @@ def encoder_baselines(
     order = np.random.default_rng(seed)
     numbers: dict[str, np.ndarray] = {}
     states: dict[str, np.ndarray] = {}
-    for part, share in _SHARES.items():
-        documents = getattr(splits, part)
-        drawn = order.permutation(len(documents))
-        states[part] = np.concatenate(list(_read(reader, documents.select(drawn), tokens, share * seconds)))
+    for part in ("test", *_SHARES):
+        documents, limit = getattr(splits, part), math.inf if part == "test" else _SHARES[part] * seconds
+        drawn = np.asarray(tested) if part == "test" else order.permutation(len(documents))
+        read: list[np.ndarray] = []
+        begin = time.monotonic()
+        for vectors in _read(reader, documents.select(drawn), tokens, limit):
+            read.append(vectors)
+            if part == "test" and len(read) == 1:
+                all_seconds = (time.monotonic() - begin) * len(drawn) / len(vectors)
+                say(
+                    f"reading {len(drawn):,} test documents in pieces: about {format_duration(all_seconds)}, then "
+                    f"others to learn from: at most {format_duration(seconds)} (--no-baseline leaves it out)"
+                )
+        states[part] = np.concatenate(read)
         numbers[part] = drawn[: len(states[part])]
     labels = {part: np.asarray(getattr(splits, part)["label"][:])[rows] for part, rows in numbers.items()}
     kind = "linear" if isinstance(config, LinearConfig | LinformerConfig) else "original"
     return {
         f"{kind}_{name}": _scores(
-            {part: vectors[:, place] for part, vectors in states.items()}, labels, numbers["test"]
+            {part: vectors[:, place] for part, vectors in states.items()},
+            labels,
+            numbers["test"],
+            len(splits.train) + len(splits.validation),
         )
         for place, name in enumerate(("beginning", "chunk_mean"))
     }
@@ -203,7 +227,9 @@ def _read(reader: PieceReader, documents: Dataset, tokens: int, seconds: float) 
             return
 
 
-def _scores(states: dict[str, np.ndarray], labels: dict[str, np.ndarray], numbers: np.ndarray) -> dict[str, Any]:
+def _scores(
+    states: dict[str, np.ndarray], labels: dict[str, np.ndarray], numbers: np.ndarray, total: int
+) -> dict[str, Any]:
     """The scores of a logistic regression on states of test documents, with their numbers and tallies."""
     known, known_labels = (np.concatenate([parts["train"], parts["validation"]]) for parts in (states, labels))
     fold = PredefinedSplit([-1] * len(labels["train"]) + [0] * len(labels["validation"]))
@@ -214,8 +240,10 @@ def _scores(states: dict[str, np.ndarray], labels: dict[str, np.ndarray], number
         "accuracy": float(np.mean(predicted == true)),
         "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0)),
     }
+    chosen = search.best_params_["logisticregression__C"]
     return {
         **scores,
+        "chosen": f"C = {chosen:g}, learned from {len(known_labels):,} of {total:,} documents",
         "documents": len(known_labels),
         "test_documents": len(true),
         "numbers": numbers.tolist(),

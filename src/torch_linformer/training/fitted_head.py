@@ -41,14 +41,15 @@ def fit_head(
 ) -> Spent:
     """Make the last layer of a classifier the :func:`best_head` for its pooled states of training documents.
 
-    They are read once each, in random order: all, or ``most``, or as many as ``seconds`` are enough for. Returns what
-    the reading and the fit took.
+    They are read once each, in random order: all, or ``most``, or as many as ``seconds`` are enough for after the
+    validation documents. Returns what the reading and the fit took.
     """
     model, begin = cast(LinformerForSequenceClassification, trainer.model), time.monotonic()
     windows = cast(Dataset, train.windows)
     order = np.random.default_rng(trainer.args.seed).permutation(len(windows))[:most]
+    unseen = pooled_states(trainer, cast(Dataset, validation.windows))
     read = _read(trainer, windows, order, screen, begin + seconds)
-    unseen, rows = pooled_states(trainer, cast(Dataset, validation.windows)), order[: len(read)]
+    rows = order[: len(read)]
     labels, unseen_labels = (
         torch.tensor(cast(Dataset, part)["labels"][:]) for part in (windows.select(rows), validation.windows)
     )
@@ -58,15 +59,23 @@ def fit_head(
         model.classifier.bias.copy_(bias)
     spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(windows["length"][:])[rows])))
     took = f"ridge {ridge:g}, in {format_duration(spent.seconds)}"
-    screen.say(f"head fitted to {len(read):,} rows, {took}: validation loss {loss:.4f}")
+    total = "" if len(read) == len(windows) else f" of {len(windows):,}"
+    screen.say(f"head fitted to {len(read):,}{total} rows, {took}: validation loss {loss:.4f}")
     return spent
 
 
-def fit_first_head(trainer: DocumentTrainer, train: Examples, validation: Examples, screen: TrainingScreen) -> None:
-    """:func:`fit_head` before a training, to no more documents than its steps will read, and in its time."""
+def fit_first_head(
+    trainer: DocumentTrainer, train: Examples, validation: Examples, screen: TrainingScreen, a_row: float
+) -> None:
+    """:func:`fit_head` before a training, to no more documents than its steps will read, and in its time.
+
+    Reading a row takes about ``a_row`` seconds.
+    """
     rows, allowed = trainer.args.max_steps * trainer.args.train_batch_size, trainer.seconds_allowed
-    seconds = math.inf if allowed is None else OF_THE_TIME * allowed
-    spent = fit_head(trainer, train, validation, screen, most=min(rows, ENOUGH), seconds=seconds)
+    seconds, most = math.inf if allowed is None else OF_THE_TIME * allowed, min(rows, ENOUGH)
+    about = (min(most, len(train.windows)) + len(validation.windows)) * a_row
+    screen.say(f"fitting a first head: reading takes about {format_duration(min(seconds, about))}")
+    spent = fit_head(trainer, train, validation, screen, most=most, seconds=seconds)
     trainer.before = Spent(head_seconds=spent.seconds)
 
 

@@ -1,10 +1,12 @@
 """The map of a few vectors a document, fitted to what an encoder makes of training documents, whose weights stay."""
 
+import math
 import time
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,7 +14,7 @@ from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.opening.run_folder import Spent
 from torch_linformer.reporting.tables import format_duration
 from torch_linformer.tasks.lexical_vector_fit import MOST_DOCUMENTS, surprise
-from torch_linformer.tasks.retrieval import SCALE, asked_of, judgments_of
+from torch_linformer.tasks.retrieval import SCALE, asked_of, judgments_of, queries_of
 from torch_linformer.tasks.task import Examples
 from torch_linformer.training.encoder_baselines import EmbedderVectors, embedder_vectors
 from torch_linformer.training.task_trainers import RetrievalTrainer
@@ -23,22 +25,37 @@ from torch_linformer.training.training_screen import TrainingScreen
 STEPS, LEARNING_RATE, WARMUP = 150, 2e-3, 15
 BATCH = 1024  # queries of a step
 DISTILLED, OF_TEXTS = 0.4, 0.3  # shares of what a teacher says of queries and of other texts in the loss
+FIRST = 16  # documents that tell the time
 MOST_CHUNKS, TEXTS = 5000, 500  # chunks that are such texts, and how many of a step
 UNLIKELY = -1e4  # the logit of a document that is no candidate
 NEAR_IDENTITY = 10.0  # what it costs to leave it
 
 
-def fit_pieces(trainer: RetrievalTrainer, train: Examples, source: str, screen: TrainingScreen) -> Spent:
+def fit_pieces(
+    trainer: RetrievalTrainer, train: Examples, source: str, screen: TrainingScreen, seconds: float = math.inf
+) -> Spent:
     """:func:`fit_map` to the vectors of the training documents, which are read once; returns what that took.
 
+    Of many documents as many are drawn as can be read in so many ``seconds``, by what the first few take.
     The original of the model in ``source`` teaches how near its best chunk of each document is to every query, and to
     chunks drawn at random.
     """
-    begin, pieces = time.monotonic(), cast(PieceVectors, trainer.task.vectors.pieces)
-    screen.say("reading the training documents, by the encoder and in chunks by the original")
-    original = embedder_vectors(source, train.documents, str(trainer.args.device), precision_of(trainer.args))
-    most, seed = min(len(train.documents), MOST_DOCUMENTS), trainer.args.seed
-    documents, queries = asked_of(train.documents, torch.from_numpy(np.asarray(trainer.answers_to(train))))
+    begin, pieces, seed = time.monotonic(), cast(PieceVectors, trainer.task.vectors.pieces), trainer.args.seed
+
+    def read(examples: Examples) -> tuple[EmbedderVectors | None, Any]:
+        original = embedder_vectors(source, examples.documents, str(trainer.args.device), precision_of(trainer.args))
+        return original, trainer.answers_to(examples)
+
+    total, order = len(train.documents), np.random.default_rng(seed).permutation(len(train.documents))
+    if seconds < math.inf and total > FIRST:
+        read(_some(train, order[:FIRST]))
+        a_document = (time.monotonic() - begin) / FIRST
+        train = _some(train, order[: max(FIRST, int(seconds / a_document) - FIRST)])
+    part = "" if len(train.documents) == total else f"{len(train.documents):,} of "
+    screen.say(f"reading {part}{total:,} training documents, by the encoder and in chunks by the original")
+    original, vectors = read(train)
+    most = min(len(train.documents), MOST_DOCUMENTS)
+    documents, queries = asked_of(train.documents, torch.from_numpy(np.asarray(vectors)))
     rows = np.arange(len(queries))
     relevant, candidates = map(torch.from_numpy, judgments_of(train.documents).among(most).of(rows))
     lessons = None if original is None else lessons_of(original, len(queries), most, pieces.channels, seed)
@@ -49,6 +66,14 @@ def fit_pieces(trainer: RetrievalTrainer, train: Examples, source: str, screen: 
         f"map of vectors fitted to {most:,} documents and {len(queries):,} queries in {format_duration(spent.seconds)}"
     )
     return spent
+
+
+def _some(examples: Examples, numbers: np.ndarray) -> Examples:
+    """Some of the documents, with the windows of them and of their queries."""
+    documents = examples.documents.select(numbers)
+    places = {query: len(examples.documents) + place for place, query in enumerate(queries_of(examples.documents))}
+    rows = [*numbers, *(places[query] for query in queries_of(documents))]
+    return Examples(documents, cast(Dataset, examples.windows).select(rows), examples.num_tokens[numbers])
 
 
 class Lessons(NamedTuple):

@@ -13,14 +13,16 @@ from safetensors.torch import load_model
 from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 
+from torch_linformer.errors import Stopped
 from torch_linformer.opening import processes
 from torch_linformer.opening.run_folder import Spent, is_whole, read_spent, seal
-from torch_linformer.training.trainer import RunTrainer
+from torch_linformer.training.trainer import Dropped, RunTrainer
 from torch_linformer.training.training_screen import TrainingScreen
 
 CHECKPOINTS = 10  # at least, over the time that --minutes allows; steps may take any time
 EVALUATING = 0.1  # share of that time, at most, in which these are scored
-
+UNSCORED = "unscored"  # a file of a checkpoint whose evaluation a signal has dropped
+SAME_SIGNAL = 1.0  # seconds in which a second one is the first again: torchrun and timeout pass on what all get
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a cluster that ends a job, a closed terminal
 
@@ -60,11 +62,15 @@ def fit(
         torch.manual_seed(trainer.args.seed + processes.rank())  # other dropout than in other rows
     if processes.count() > 1:
         screen.say(f"{processes.count()} processes, each with {', '.join(_shares(trainer))}")
+    if checkpoint is not None and processes.on_main(lambda: (checkpoint / UNSCORED).exists()):
+        callback.make_up_evaluation(checkpoint)
     weights = checkpoint  # of a training that is over
     if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.reason_to_stop):
         weights = None  # those that the model has
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        except Dropped:
+            callback.leave_checkpoint()
         finally:
             callback.close()
         trainer.put_together()
@@ -106,6 +112,9 @@ class RunCallback(TrainerCallback):
         self.loss: float | None = None
         self.lost: Path | None = None  # the damaged checkpoint that the state which is gone on from calls the best
         self.stepped = 0.0  # when the last step was over
+        self.stopped = 0.0  # when the first signal came
+        self.random_states: list[torch.Tensor] = []  # after the last step, or before the first one of an epoch
+        self.epoch_begins = False
         self.score_again = 0.0  # the time of the training at which that takes no more than its share again
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -123,6 +132,12 @@ class RunCallback(TrainerCallback):
         set_epoch = getattr(self.trainer.data_collator, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(int(state.epoch or 0))
+        self.random_states, self.epoch_begins = _random_states(args.device), True
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self.epoch_begins:  # else the order of its batches is drawn already
+            self.random_states = _random_states(args.device)
+        self.epoch_begins = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.stepped = time.monotonic()
@@ -165,6 +180,34 @@ class RunCallback(TrainerCallback):
         if self.trainer.stopping:
             raise Interrupted(self.trainer.stop_signal or signal.SIGTERM)  # another process got it
 
+    def leave_checkpoint(self) -> None:
+        """Leave one of the last step, where a signal has dropped the next one, or the evaluation after it."""
+        trainer, unscored = self.trainer, self.trainer.control.should_evaluate
+        checkpoint = Path(str(trainer.args.output_dir)) / f"checkpoint-{trainer.state.global_step}"
+        if not processes.on_main(lambda: is_whole(checkpoint)):
+            if not unscored:
+                torch.set_rng_state(self.random_states[0])
+                for state in self.random_states[1:]:
+                    torch.cuda.set_rng_state(state, trainer.args.device)
+            trainer._save_checkpoint(cast(nn.Module, trainer.model), trial=None)
+            if unscored:
+                (checkpoint / UNSCORED).touch()
+            self.on_save(trainer.args, trainer.state, trainer.control)
+        raise Interrupted(max(processes.gathered(trainer.stop_signal)))
+
+    def make_up_evaluation(self, checkpoint: Path) -> None:
+        """Score what a checkpoint has, as if no signal had come, before the training goes on from it."""
+        trainer, state = self.trainer, self.trainer.state
+        load_model(cast(nn.Module, trainer.model), checkpoint / "model.safetensors")
+        self.stepped = time.monotonic()
+        if trainer._determine_best_metric(trainer.evaluate(), trial=None):
+            state.best_model_checkpoint = str(checkpoint)
+        if processes.is_main():
+            (checkpoint / UNSCORED).unlink()
+            state.save_to_json(str(checkpoint / "trainer_state.json"))
+            seal(checkpoint, trainer.before)
+        processes.wait()
+
     def close(self) -> None:
         """Restore what signals do, and the screen, however the training ended."""
         for number, handler in self.former_handlers.items():
@@ -176,12 +219,17 @@ class RunCallback(TrainerCallback):
         return allowed is not None and self.trainer.seconds - self.saved >= allowed / CHECKPOINTS
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        if signum == signal.SIGINT and self.trainer.stop_signal:
-            raise KeyboardInterrupt
-        self.trainer.stop_signal = self.trainer.stop_signal or signum
+        if self.trainer.stop_signal:
+            if time.monotonic() - self.stopped < SAME_SIGNAL:
+                return
+            raise Stopped(signum)
+        self.trainer.stop_signal, self.stopped = signum, time.monotonic()
         if signum == signal.SIGHUP:
             self.screen.hang_up()
-        name, again = signal.Signals(signum).name, ""
-        if signum == signal.SIGINT:
-            name, again = "Ctrl-C", " (Ctrl-C again to stop without one)"
-        self.screen.say(f"{name}: leaving a checkpoint after this step{again}")
+        name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+        self.screen.say(f"{name}: leaving a checkpoint of the last step ({name} again ends at once, without it)")
+
+
+def _random_states(device: torch.device) -> list[torch.Tensor]:
+    """That of the CPU, and that of a CUDA device."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]

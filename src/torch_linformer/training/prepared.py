@@ -1,6 +1,7 @@
 """The task of a training run, and its documents split, tokenized and ready for the model."""
 
 import dataclasses
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch_linformer.data.windows import DocumentEncoder, with_text
 from torch_linformer.errors import InputError
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.reporting.tables import format_duration
 from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from torch_linformer.tasks.registry import TASKS
@@ -26,6 +28,7 @@ from torch_linformer.tasks.whole_documents import Regression
 from torch_linformer.training.describing import describe_data
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.model_settings import ModelSettings
+from torch_linformer.training.run_options import OF_TEXT
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import TrainSettings
@@ -34,6 +37,8 @@ from torch_linformer.training.training_screen import TrainingScreen
 EVALUATIONS = 10  # of the validation documents, over the whole training
 EVALUATED_TOKENS = 500_000  # of text, at most, that a language model is scored on
 LEAST_EVALUATED = 20_000  # tokens for validation; more only if all evaluations together read no more than the training
+SAMPLE = 20  # documents that tell how long it takes to tokenize one
+WORTH_TELLING = 10.0  # seconds
 TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
 
 
@@ -85,7 +90,7 @@ def _pieces(settings: ModelSettings, first: FirstModel | None) -> PieceVectors |
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run trains on and is scored on."""
+    """What a run trains on and is scored on, and the ``seconds`` that it takes to tokenize a document."""
 
     splits: Splits
     tokenizer: PreTrainedTokenizerFast
@@ -93,6 +98,7 @@ class Prepared:
     train: Examples
     validation: Examples
     test: Examples
+    seconds: float
 
 
 def prepare(
@@ -106,12 +112,19 @@ def prepare(
     for note in (*splits.notes, *splits.warnings):
         screen.say(note)
     tokenizer = _tokenizer(settings, first, splits, checkpoint)
-    encoder = DocumentEncoder(tokenizer, settings.length)
-    parts = {name: with_text(getattr(splits, name), encoder, screen.say) for name in ("train", "validation", "test")}
+    reader = DocumentEncoder(tokenizer, settings.length)
+    parts = {name: with_text(getattr(splits, name), reader, screen.say) for name in ("train", "validation", "test")}
     splits = dataclasses.replace(splits, **parts)
     task = new_task(settings, first, tokenizer, splits.names, splits.train)
     options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
-    train = task.examples(splits.train, task.encoder(settings.length, **options))
+    encoder = task.encoder(settings.length, **options)
+    began, sample = time.monotonic(), splits.train[:SAMPLE]["text"]
+    encoder.ids(sample)
+    seconds = (time.monotonic() - began) / len(sample)
+    number = sum(map(len, (splits.train, splits.validation, splits.test)))
+    if seconds * number > WORTH_TELLING and settings.task not in OF_TEXT:
+        screen.say(f"tokenizing {number:,} documents: about {format_duration(seconds * number)}")
+    train = task.examples(splits.train, encoder)
     task.learn(train)
     encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part)
     trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
@@ -121,7 +134,7 @@ def prepare(
     describe_data(splits, train, settings, screen)
     if isinstance(task, Answering):
         screen.say(f"answers have {task.max_answer_length:,} tokens at most (--max-answer-length)")
-    return Prepared(splits, tokenizer, task, train, validation, test)
+    return Prepared(splits, tokenizer, task, train, validation, test, seconds)
 
 
 def _tokenizer(

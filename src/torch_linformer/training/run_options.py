@@ -70,7 +70,6 @@ OF_STEPS = (
     "freeze_layers",
     "epochs",
     "max_steps",
-    "minutes",
     "patience",
     "learning_rate",
     "fsdp",

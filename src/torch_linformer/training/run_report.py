@@ -35,7 +35,7 @@ from torch_linformer.training.describing import opener_of, own_fields
 from torch_linformer.training.label_sections import label_sections
 from torch_linformer.training.run_options import OF_TEXT
 from torch_linformer.training.splits import Splits
-from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
+from torch_linformer.training.step_costs import Cost, StepCost, compare_costs, cost_cells
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import Weighing, verdict
@@ -58,7 +58,7 @@ class Outcome:
     lexical: Weighing | None
     calibration: Calibration | None
     baselines: dict[str, dict[str, Any]]
-    costs: tuple[StepCost | None, StepCost | None] | None
+    costs: tuple[Cost, Cost] | None
     history: list[dict[str, Any]]
     num_tokens: np.ndarray
     spent: Spent
@@ -103,7 +103,7 @@ class Outcome:
     @property
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``; a number that could not be measured is null."""
-        ours, full = (asdict(cost) if cost else {} for cost in self.costs or (None, None))
+        ours, full = (asdict(cost) if isinstance(cost, StepCost) else {} for cost in self.costs or (None, None))
         parts = ("train", "validation", "test")
         return {
             **{name: score for name, score in self.scores.items() if name != "tallies"},
@@ -175,8 +175,8 @@ def _headlines(outcome: Outcome) -> list[Headline]:
         note = "\n".join(f"{name} {format_score(score)}" for name, score in others.items())
         headlines.append(Headline(score_title(key), format_score(outcome.scores[key]), note))
     ours, full = outcome.costs or (None, None)
-    if ours:
-        beside = f"full attention {format_count(full.tokens_per_second)}" if full else "full attention failed"
+    if isinstance(ours, StepCost):
+        beside = f"full attention {cost_cells(full)[0]}"
         headlines.append(Headline("tokens/s", format_count(ours.tokens_per_second), beside))
     return headlines
 
@@ -190,6 +190,12 @@ def _scores(outcome: Outcome) -> Section:
             PARTS[name].format(part): scores_of_part for name, scores_of_part in outcome.parts.items() if name != itself
         }
     scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
+    fewest = min((row["numbers"] for row in outcome.baselines.values() if "numbers" in row), key=len, default=())
+    if 0 < len(fewest) < len(outcome.splits.test):  # the model, too, is compared by what those documents add
+        same = {score: np.asarray(rows)[fewest].sum(axis=0) for score, rows in outcome.scores["tallies"].items()}
+        scores[f"{outcome.method}, on the {len(fewest):,} documents of the rows above, drawn"] = {
+            score: of / max(out_of, 1e-12) for score, (of, out_of) in same.items()
+        }
     keys = task.headline
     rows = [(name, *(format_score(row[key]) if key in row else None for key in keys)) for name, row in scores.items()]
     columns = ("method", *map(score_title, keys))
@@ -220,12 +226,12 @@ def _costs(outcome: Outcome) -> list[Section]:
         return []
     settings, (ours, full) = outcome.settings, outcome.costs
     rows = [("this model", *cost_cells(ours)), ("the same with full attention", *cost_cells(full))]
-    if ours and full:
+    if isinstance(ours, StepCost) and isinstance(full, StepCost):
         rows.append(("this model is", *compare_costs(ours, full)))
     section = Section(
         "A training step, compared with full attention",
         text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh process, "
-        "in turn; steps over 2 minutes are stopped and reported as failed. Peak memory is that of the step, "
+        "in turn; steps over 2 minutes are stopped. Peak memory is that of the step, "
         "without parameters and batch.",
         columns=("model", "tokens/s", "peak memory, MB"),
         rows=rows,

@@ -57,8 +57,11 @@ def step_of(model: AnyModel, rows: int, length: int, device: str, precision: str
     return ModelStep(kind, config, rows, length, device, precision, training)
 
 
-def measure_beside_full_attention(step: ModelStep) -> tuple[StepCost | None, StepCost | None]:
-    """The model as it is, and the same with full attention; None for one that failed (out of memory, for example)."""
+Cost = StepCost | str  # or why it could not be measured
+
+
+def measure_beside_full_attention(step: ModelStep) -> tuple[Cost, Cost]:
+    """The model as it is, and the same with full attention; why, for one that failed ("out of memory", for example)."""
     ours, full = measure_steps([step, with_full_attention(step)])
     return ours, full
 
@@ -68,26 +71,29 @@ def with_full_attention(step: ModelStep) -> ModelStep:
     return replace(step, config=_with_full_attention(step.config))
 
 
-def measure_steps(steps: Sequence[ModelStep], seconds: float = math.inf) -> list[StepCost | None]:
-    """What each costs, each in a fresh process, all in turn for so many seconds; None for one that failed."""
+def measure_steps(steps: Sequence[ModelStep], seconds: float = math.inf) -> list[Cost]:
+    """What each costs, each in a fresh process, all in turn for so many seconds; why, for one that failed."""
     requests = [StepRequest(f"{__name__}:build_step", asdict(step), step.device) for step in steps]
-    costs: list[StepCost | None] = []
+    costs: list[Cost] = []
     for step, measured in zip(steps, measure_in_turn(requests, seconds=seconds), strict=True):
         tokens = step.batch_size * step.length
-        costs.append(None if measured is None else StepCost(tokens / measured.seconds, measured.peak_bytes / 1e6))
+        if isinstance(measured, str):
+            costs.append(measured)
+        else:
+            costs.append(StepCost(tokens / measured.seconds, measured.peak_bytes / 1e6))
     return costs
 
 
-def cost_cells(cost: StepCost | None) -> tuple[str, str]:
-    """Speed and memory."""
-    if cost is None:
-        return "failed", "failed"
+def cost_cells(cost: Cost | None) -> tuple[str, str]:
+    """Speed and memory, or why there are none; dashes for what nobody has tried to measure."""
+    if not isinstance(cost, StepCost):
+        return f"failed: {cost}" if cost else MISSING, MISSING
     return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
 
 
-def compare_costs(ours: StepCost | None, full: StepCost | None) -> tuple[str, str]:
+def compare_costs(ours: Cost | None, full: Cost | None) -> tuple[str, str]:
     """Speed and memory of a model beside those of its twin with full attention, in words; a dash where one failed."""
-    if ours is None or full is None:
+    if not (isinstance(ours, StepCost) and isinstance(full, StepCost)):
         return MISSING, MISSING
     speed = format_comparison(ours.tokens_per_second / full.tokens_per_second, "faster", "slower")
     if not ours.peak_memory_mb or not full.peak_memory_mb:  # a step so small that no page of memory was added

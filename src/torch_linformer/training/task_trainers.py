@@ -96,6 +96,7 @@ class RetrievalTrainer(DocumentTrainer):
         own = self.accelerator.unwrap_model(model)
 
         def embed(ids: Tensor, mask: Tensor) -> Tensor:
+            self.heed_signals()
             return self.task.respond(own, {"input_ids": ids, "attention_mask": mask})
 
         texts = [(inputs["input_ids"], inputs["attention_mask"]), (inputs["query_ids"], inputs["query_mask"])]
@@ -115,6 +116,7 @@ class RetrievalTrainer(DocumentTrainer):
                 weight.grad = processes.total(weight.grad) if whole else weight.grad * processes.count()
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        self.heed_signals()
         with torch.no_grad(), self.compute_loss_context_manager():
             vectors = self.task.respond(model, self._prepare_inputs(inputs))
         return None, vectors, torch.zeros(len(vectors))  # without labels a Trainer computes no scores

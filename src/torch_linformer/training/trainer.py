@@ -24,6 +24,10 @@ from torch_linformer.training.sharding import gather, own_part, shard, share_sta
 WARMUP = 0.1  # share of the training over which the learning rate rises
 
 
+class Dropped(BaseException):
+    """A signal has ended a step or an evaluation between two of its parts."""
+
+
 class RunTrainer(Trainer):
     """Trainer whose order is fixed by (seed, epoch), whose rate follows the clock too, and which counts tokens.
 
@@ -181,10 +185,16 @@ class RunTrainer(Trainer):
         for loss_of_part in losses:
             if total is not None:
                 self.accelerator.backward(total)
+            self.heed_signals(together=total is not None)
             loss = loss_of_part()
             total = loss if total is None else total.detach() + loss
         assert total is not None
         return total
+
+    def heed_signals(self, *, together: bool = False) -> None:
+        """Raise ``Dropped`` after a signal; one of several processes only where all ask ``together``."""
+        if (together or processes.count() == 1) and max(processes.gathered(self.stop_signal)):
+            raise Dropped
 
     def share_gradients(self) -> None:
         """Put the gradients of all processes together, where the backward pass has not done so."""
@@ -203,6 +213,7 @@ class RunTrainer(Trainer):
         return bool(broken == 0)
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        self.heed_signals()
         loss, logits, labels = super().prediction_step(*args, **kwargs)
         trained = self.state.global_step > 0  # and not only scored
         if trained and loss is not None:

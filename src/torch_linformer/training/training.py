@@ -1,10 +1,13 @@
 """A training run: its documents, its model and its Trainer, from the first word to what came out."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from torch_linformer.distributed.context_parallel import check_takes_pieces
 from torch_linformer.encoders.classes import LinearEncoder
@@ -14,7 +17,7 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import Spent
-from torch_linformer.reporting.tables import format_count, format_scores
+from torch_linformer.reporting.tables import format_count, format_duration, format_scores
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
 from torch_linformer.training.calibration import Calibration, calibrate
@@ -30,12 +33,13 @@ from torch_linformer.training.lexical import (
     HeadFits,
     fit_heads,
     fitted_vector,
+    fitting_seconds,
     give_head,
     head_answers,
     weigh,
     weigh_vectors,
 )
-from torch_linformer.training.micro_batches import fit_micro_batches
+from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
 from torch_linformer.training.new_model import add_latent_semantics
 from torch_linformer.training.prepared import EVALUATIONS, prepare
 from torch_linformer.training.run_report import Outcome
@@ -189,19 +193,24 @@ class Training:
     def _fit(self) -> tuple[Spent, int]:
         """Train the weights that are not frozen; what it took, and how many rows are computed at once."""
         settings, data, trainer, rows = self.settings, self.data, self.trainer, self.settings.batch_size
+        seconds = 60 * (settings.minutes or math.inf)
         if settings.freeze and isinstance(self.task, Retrieval):
             source = cast(FirstModel, self.first).source
-            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen), rows
+            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen, seconds), rows
         if settings.freeze:
-            return fit_head(trainer, data.train, data.validation, self.screen), rows
+            return fit_head(trainer, data.train, data.validation, self.screen, seconds=seconds), rows
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
             size = fit_micro_batches(trainer)
             self.screen.say(size.describe())
             rows = size.texts_at_once
-        fit_first = self.checkpoint is None and processes.count() == 1 and self._has_new_head
-        if fit_first:
-            fit_first_head(trainer, data.train, data.validation, self.screen)
-        return fit(trainer, self.output, self.checkpoint, self.screen, score_first=fit_first), rows
+            most, number = trainer.args.max_steps, processes.count()
+            if settings.minutes and (few := few_steps(settings.minutes, size.seconds, size.texts, number, most)):
+                self.screen.say(few)
+        fitted = processes.count() == 1 and self._has_new_head
+        if fitted and self.checkpoint is None:
+            # A forward pass takes a third of a step.
+            fit_first_head(trainer, data.train, data.validation, self.screen, size.seconds / size.texts / 3)
+        return fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted), rows
 
     @property
     def _has_new_head(self) -> bool:
@@ -213,7 +222,8 @@ class Training:
         settings, data, task = self.settings, self.data, self.task
         if not (settings.with_lexical_part and isinstance(task, WholeDocuments)):
             return None
-        self.screen.say("fitting the lexical head")
+        seconds = fitting_seconds(np.concatenate([data.train.num_tokens, data.validation.num_tokens]), data.seconds)
+        self.screen.say(f"fitting the lexical head: about {format_duration(seconds)} (--lexical none leaves it out)")
         model = cast(LinformerForSequenceClassification, self.model)
         parts, encoder = (data.splits.train, data.splits.validation), task.encoder(settings.length)
         balanced = settings.class_weights == "balanced"
@@ -270,6 +280,13 @@ class Training:
             baselines |= embedder_baselines(source, splits.test, self.device, self.precision)
         if isinstance(self.task, Classification):
             baselines |= encoder_baselines(
-                source, splits, self.device, self.precision, train_seconds=seconds, seed=seed
+                source,
+                splits,
+                self.device,
+                self.precision,
+                train_seconds=seconds,
+                seed=seed,
+                tested=baselines["tfidf"]["numbers"],
+                say=self.screen.say,
             )
         return baselines
