@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
 
+import torch
 import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -23,7 +24,7 @@ from torch_linformer.encoders.encoder_context import EncoderContext, check_lengt
 from torch_linformer.encoders.families import own_attention
 from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.encoders.positions import FIELD
+from torch_linformer.encoders.positions import FIELD, Positions
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 
@@ -162,19 +163,24 @@ def replace_attentions(model: LinearEncoder) -> None:
         context = EncoderContext(found.sizes, config.linear_options, found.reach, **like).train(module.training)
         before = getattr(module, ATTENTION, None)
         if before is not None:
-            kept = {key: x for key, x in before.state_dict().items() if x.shape == context.state_dict()[key].shape}
-            context.load_state_dict({**context.state_dict(), **kept})
+            state, old = context.state_dict(), before.state_dict()
+            context.load_state_dict(
+                {key: old[key] if key in old and old[key].shape == x.shape else x for key, x in state.items()}
+            )
         setattr(module, ATTENTION, context)
-    if base.main_input_name == "input_ids" and _check_input not in base._forward_pre_hooks.values():
-        base.register_forward_pre_hook(_check_input, with_kwargs=True)
+    for name in Positions.said_by(config).tables:
+        reader: Any = base.get_submodule(name.partition(".")[0])
+        if not hasattr(reader, "longest_input"):
+            reader.register_forward_pre_hook(_check_input, with_kwargs=True)
+        reader.longest_input = config.longest_input
 
 
-def _check_input(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before a table of positions is too short."""
-    states = kwargs.get("inputs_embeds")
-    read = states if states is not None else kwargs.get("input_ids", args[0] if args else None)
-    if isinstance(read, Tensor) and read.dim() > 1:
-        check_length(read.shape[1], cast(Any, base.config).linformer["options"]["max_length"])
+def _check_input(reader: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a table of positions, and what is added to it, is too short."""
+    for read in (*args, kwargs.get("input_ids"), kwargs.get("inputs_embeds")):
+        shape = read.shape if isinstance(read, Tensor) else read
+        if isinstance(shape, torch.Size) and len(shape) > 1:
+            check_length(shape[1], cast(int, reader.longest_input))
 
 
 def init_slots(module: nn.Module) -> None:

@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
+from torch_linformer.lengths import longest_input
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.backbone_fields import fill_from_backbone
@@ -237,7 +238,7 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     @property
     def longest_input(self) -> int | None:
         """Tokens that a model can read at once; None if there is no limit."""
-        return None if self.causal and self.position_embedding != "learned" else self.max_position_embeddings
+        return longest_input(self)
 
     @property
     def label_names(self) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import safe_open
 
 import torch_linformer
+from torch_linformer.lengths import longest_input
 from torch_linformer.reporting.tables import format_scores
 from torch_linformer.tasks.headlines import HEADLINES
 
@@ -76,9 +77,9 @@ def _of_linear_encoder(linformer: dict[str, Any]) -> str:
 
 def _local_layers(attentions: dict[str, Any]) -> str:
     """The layers that were local in the original, and have only their window."""
-    windows = [sizes[3] for sizes in attentions.values() if sizes[3] is not None]
-    tokens = " or ".join(f"{2 * (window - 1):,}" for window in sorted(set(windows)))
-    return f"{len(windows)} of {len(attentions)} layers only a window of {tokens}" if windows else ""
+    reaches = [sizes[3] for sizes in attentions.values() if sizes[3] is not None]
+    tokens = " or ".join(f"{2 * reach:,}" for reach in sorted(set(reaches)))
+    return f"{len(reaches)} of {len(attentions)} layers only a window of {tokens}" if reaches else ""
 
 
 def _slots(config: Any) -> list[str]:
@@ -144,8 +145,6 @@ def _from_files(folder: Path) -> ModelSummary | None:
         if fields["model_type"] not in _MODEL_TYPES or model_class not in torch_linformer.__all__:
             return None
         config = _config(fields)
-        if getattr(config, "causal", False):  # whose longest input is not a field
-            return None
         readers = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
         for reader in readers:
             attention_of(reader)  # an error where a field is missing, whose default the model has
@@ -182,7 +181,7 @@ def _config(fields: dict[str, Any]) -> SimpleNamespace:
     if config.is_encoder_decoder:
         config.encoder, config.decoder = _config(fields["encoder"]), _config(fields["decoder"])
     else:
-        config.longest_input = config.max_position_embeddings
+        config.longest_input = longest_input(config)
         names = fields.get("id2label") or {}
         config.label_names = [names[number] for number in sorted(names, key=int)]
     return config
