@@ -66,9 +66,6 @@ class Call(NamedTuple):
         return SoftmaxCall(self.dropout_p, self.need_weights)
 
 
-CALL = Call()
-
-
 class Context(nn.Module):
     """A kind of context: every position, slots, running means. It owns the parameters that it attends with.
 
@@ -162,7 +159,7 @@ class Context(nn.Module):
         value: Tensor,
         key_padding_mask: Tensor | Padding | None = None,
         *,
-        call: Call = CALL,
+        call: Call = Call(),
         shared_projection: SequenceMap | None = None,
     ) -> Attended:
         """Self-attention of one sequence, whose queries, keys and values some other module has made.
@@ -237,7 +234,7 @@ class Context(nn.Module):
         keys, values = source.all_heads()
         return KeysAndValues(Slots(keys, values, source.padding))
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are asked for."""
         raise NotImplementedError
 
@@ -271,7 +268,7 @@ class FullContext(Context):
     options = frozenset[str]()
     no_mask = "it takes the masks that Linformer attention takes"
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         return attend(queries, read.slots, call=call.softmax)
 
 
@@ -289,7 +286,7 @@ class FullContextOfDistances(FullContext):
     def is_aligned(self) -> bool:
         return True
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         if call.distance_bias is None:
             return super().attend(queries, read, call)
         return attend_by_distance(queries, read.slots, call.distance_bias, call.softmax)
