@@ -59,7 +59,7 @@ def slot_attention(
         padding gets zeros, of output and of weights, and has no gradient: the same in every implementation.
 
     Raises:
-        ValueError: if shapes do not fit, there are no parts to attend to, or ``impl`` cannot compute it.
+        ValueError: if shapes or ``scale`` do not fit, there are no parts to attend to, or ``impl`` cannot compute it.
 
     Example:
         >>> import torch
@@ -178,7 +178,7 @@ def linformer_attention(
         ``(B, H, N, Dv)``.
 
     Raises:
-        ValueError: if shapes do not fit, M exceeds ``max_len``, or ``impl`` cannot compute it.
+        ValueError: if shapes or ``scale`` do not fit, M exceeds ``max_len``, or ``impl`` cannot compute it.
 
     Source: arXiv 2006.04768, equation 7.
 

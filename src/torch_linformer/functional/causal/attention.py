@@ -62,9 +62,9 @@ def causal_linformer_attention(
         bfloat16 they err up to three times as much as ordinary attention, whose scores are not rounded.
 
     Raises:
-        ValueError: if shapes do not fit, a weight would fade more than 64 nats in a chunk, a real token's weight is not
-            positive and finite. A compiled or exported graph checks these numbers where
-            it runs, and raises ``RuntimeError``.
+        ValueError: if shapes or ``scale`` do not fit, a weight would fade more than 64 nats in a chunk, or a real
+            token's weight is not positive and finite. A compiled or exported graph checks these numbers where it runs,
+            and raises ``RuntimeError``.
 
     Example:
         >>> import torch
