@@ -11,6 +11,7 @@ from torch_linformer.functional import ExactTokens, Slots, Window, reference, sl
 from torch_linformer.functional.attention.plain_softmax import attend_by_distance
 from torch_linformer.functional.attention.softmax_parts import SoftmaxCall
 from torch_linformer.functional.kernels import cpu
+from torch_linformer.functional.padding import zero_padding
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),
@@ -187,6 +188,6 @@ def test_a_bias_of_distances(gradients, need_weights):
         expected.append(torch.softmax(scores, dim=-1) @ value[row, head, real])
     expected = torch.stack(expected).unflatten(0, (3, 2))
     call = SoftmaxCall(need_weights=need_weights, scale=SCALE)
-    output, weights = attend_by_distance(query, Slots(key, value, ~REAL), bias, call)
+    output, weights = attend_by_distance(query, Slots(key, zero_padding(value, ~REAL), ~REAL), bias, call)
     assert_close((output, gradients(output, leaves)), (expected, gradients(expected, leaves)))
     assert not output[1].any() and (weights is None or not weights[1].any())

@@ -105,9 +105,8 @@ def attend(
     window: Window | None = None,
     call: SoftmaxCall = SoftmaxCall(),
 ) -> tuple[Tensor, Tensor | None]:
-    """:func:`slot_attention`, unchecked: what stands at padding is finite."""
+    """:func:`slot_attention`, unchecked: at padding stand numbers, of slots and exact tokens values of zeros."""
     joint = join(slots, exact)
-    joint = joint._replace(values=zero_padding(joint.values, mask_of(joint.padding)))
     return attend_to_slots(query, joint, call) if window is None else attend_with_window(query, joint, window, call)
 
 

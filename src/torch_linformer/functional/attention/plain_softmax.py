@@ -8,7 +8,7 @@ from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCal
 from torch_linformer.functional.kernels.cpu import autocast_dtype, by_onednn
 from torch_linformer.functional.kernels.graph import is_traced, needs_graph
 from torch_linformer.functional.kernels.implementations import Implementation, Operation, choose, register
-from torch_linformer.functional.padding import mask_of, zero_padding
+from torch_linformer.functional.padding import mask_of
 
 
 def bias_as_channel(
@@ -115,10 +115,9 @@ def attend_by_distance(
 
     .. math:: \mathrm{out}_i = \mathrm{softmax}_j(q_i \cdot k_j / \sqrt D + a_{j - i})\, v_j
 
-    ``distance_bias`` is a, ``(H or 1, 2 R + 1)``, of the distances -R … R; farther ones have that of the ends. Returns
-    as :func:`attend_to_slots`; it holds N × M scores.
+    ``distance_bias`` is a, ``(H or 1, 2 R + 1)``, of the distances -R … R; farther ones have that of the ends. Hidden
+    positions have values of zeros. Returns as :func:`attend_to_slots`; it holds N × M scores.
     """
-    positions = positions._replace(values=zero_padding(positions.values, mask_of(positions.padding)))
     key, value, _, _ = for_heads(positions, query.shape[1])
     columns = torch.arange(key.shape[2], device=query.device)
     rows = torch.arange(query.shape[2], device=query.device)

@@ -115,9 +115,9 @@ class Clock:
         elapsed = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
         decay, rest = decay_HK.unsqueeze(1), elapsed[..., -1:] - elapsed[..., :-1]
         # Relative to the end of a group, because growth from its beginning would leave the range of float32.
-        of_groups = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
+        group_sums = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
         before_groups = F.pad(elapsed[:, 0, :, -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
-        sums = _faded_sums(decay_HK, before_groups, before_groups[..., 1:], of_groups, start_BHKX)
+        sums = _faded_sums(decay_HK, before_groups, before_groups[..., 1:], group_sums, start_BHKX)
         in_groups = _faded_sums(decay, elapsed, elapsed[..., :-1], added, sums[:, :, :-1])
         return first_positions(in_groups[:, :, :, :-1].flatten(2, 3), chunks), sums[:, :, -1]
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch_linformer.functional.attention.operation import attend
 from torch_linformer.functional.attention.plain_softmax import attend_by_distance
 from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall
-from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap
 from torch_linformer.nn.attention.source import HeadSource, Source
@@ -269,7 +269,11 @@ class FullContext(Context):
     no_mask = "it takes the masks that Linformer attention takes"
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
-        return attend(queries, read.slots, call=call.softmax)
+        return attend(queries, self.clean(read.slots), call=call.softmax)
+
+    def clean(self, positions: Slots) -> Slots:
+        """Values of zeros at padding, where linear maps have put their biases."""
+        return positions._replace(values=zero_padding(positions.values, mask_of(positions.padding)))
 
 
 class FullContextOfDistances(FullContext):
@@ -289,4 +293,4 @@ class FullContextOfDistances(FullContext):
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         if call.distance_bias is None:
             return super().attend(queries, read, call)
-        return attend_by_distance(queries, read.slots, call.distance_bias, call.softmax)
+        return attend_by_distance(queries, self.clean(read.slots), call.distance_bias, call.softmax)

@@ -14,7 +14,7 @@ from torch_linformer.functional.attention.softmax_parts import (
     check_exact_tokens,
     find_exact_tokens,
 )
-from torch_linformer.functional.padding import Padding, mask_of
+from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.nn.attention.context import Attended, Call, Context, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, SlotReader, build_map
@@ -57,7 +57,7 @@ class SlotTerms(nn.Module):
         reached = keys.shape[2]
         if self.bias_k is not None and self.bias_v is not None:
             keys = keys + self.bias_k[:, :reached]
-            values = values + self.bias_v[:, :reached]
+            values = zero_padding(values + self.bias_v[:, :reached], mask_of(padding))  # a hidden slot is nothing
         if self.mass is not None and score_bias is not None:
             score_bias = score_bias + self.mass[:, :reached]
         return Slots(keys, values, padding, score_bias)
@@ -198,7 +198,8 @@ class SlotContext(Context):
         exact = None
         if self.exact_first + self.exact_last > 0:
             places = find_exact_tokens(source.like, source.padding, self.exact_first, self.exact_last)
-            exact = ExactTokens(*source.tokens(places), places.missing)
+            keys, values = source.tokens(places)
+            exact = ExactTokens(keys, zero_padding(values, mask_of(places.missing)), places.missing)
             if window is not None:  # these tokens count once
                 window = window._replace(padding=places.hidden(source.like.shape[1], self.reach))
         if reader is None:
