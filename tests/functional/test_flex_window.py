@@ -215,7 +215,14 @@ def test_auto_never_takes_it():
 REFUSED = {
     "weights": (lambda x: attend_with_window(*x, 1, need_weights=True, **FLEX), "it returns no weights"),
     "dropout": (lambda x: attend_with_window(*x, 1, dropout_p=0.5, **FLEX), "it drops no weights"),
-    "no rows": (lambda x: attend_with_window(*(t[:0] for t in x), 1, **FLEX), r"a row and a query, got \(0, 2, 7, 5\)"),
+    "no rows": (
+        lambda x: attend_with_window(*(t[:0] for t in x), 1, **FLEX),
+        r"a row, a query and a key, got \(0, 2, 7, 5\)",
+    ),
+    "no keys": (
+        lambda x: attend_with_window(x[0], *(t[:, :, :0] for t in x[1:]), 1, **FLEX),
+        r"a key, got .*2, 0, 5\)",
+    ),
     "device": (lambda x: attend_with_window(*(t.to("meta") for t in x), 1, **FLEX), "it runs on cpu, cuda, xpu, and"),
     "transforms": (
         lambda x: torch.func.vmap(lambda scale: attend_with_window(scale * x[0], *x[1:], 1, **FLEX)[0])(torch.ones(2)),

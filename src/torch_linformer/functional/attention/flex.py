@@ -77,7 +77,7 @@ def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) ->
     return output
 
 
-def why_not_flex(query: Tensor, key: Tensor, value: Tensor, *call: object) -> str | None:
+def why_not_flex(query: Tensor, key: Tensor, value: Tensor, slot_keys: Tensor, *call: object) -> str | None:
     """The reason why FlexAttention cannot compute a call, or None where it can."""
     device, width = query.device.type, min(query.shape[-1], value.shape[-1])
     *_, window_bias, result = call
@@ -94,8 +94,8 @@ def why_not_flex(query: Tensor, key: Tensor, value: Tensor, *call: object) -> st
         return "torch.jit.trace cannot record it"
     if device not in FLEX_DEVICES:
         return f"it runs on {', '.join(FLEX_DEVICES)}, and a tensor is on {device}"
-    if 0 in query.shape[:3]:
-        return f"it needs a row and a query, got {tuple(query.shape)}"
+    if 0 in (*query.shape[:3], slot_keys.shape[2] + key.shape[2]):
+        return f"it needs a row, a query and a key, got {tuple(query.shape)} and {tuple(key.shape)}"
     if device != "cpu" and width < FLEX_WIDTH:
         return f"its kernels need heads of {FLEX_WIDTH} channels or more, got {width}"
     return None
