@@ -1,15 +1,14 @@
 """Operations called with tensors one after the other, as tables of cases have them."""
 
-from torch_linformer.functional import CausalSlots, Slots, Window
+from torch_linformer.functional import CausalSlots, Slots, Window, slot_attention
 from torch_linformer.functional import causal_linformer_attention as of_record
-from torch_linformer.functional.attention import operation
 from torch_linformer.functional.attention.softmax_parts import SoftmaxCall
 from torch_linformer.functional.causal import attention as causal
 
 
 def attend(query, key, value, *, padding_mask=None, score_bias=None, **options):
     """Attention to slots, or to positions."""
-    return operation.attend(query, Slots(key, value, padding_mask, score_bias), call=SoftmaxCall(**options))
+    return slot_attention(query, Slots(key, value, padding_mask, score_bias), **options)
 
 
 def attend_with_window(
@@ -30,7 +29,7 @@ def attend_with_window(
     """Attention to slots and to a window."""
     slots = Slots(slots_k, slots_v, slot_padding, slot_bias)
     window = Window(key, value, reach, key_padding, offset, window_bias)
-    return operation.attend(query, slots, window=window, call=SoftmaxCall(**options))
+    return slot_attention(query, slots, window=window, **options)
 
 
 def causal_linformer_attention(

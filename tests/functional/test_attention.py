@@ -163,7 +163,7 @@ def test_asking_for_weights_changes_neither_output_nor_gradients(gradients, scal
     assert_close(output, fast)
     assert_close(gradients(output, inputs), gradients(fast, inputs))
     assert_close(weights @ value.repeat_interleave(4 // kv_heads, dim=1), output)
-    assert_close(weights.sum(-1), torch.ones(3, 4, 5, dtype=torch.float64))
+    assert_close(weights.sum(-1), torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64).view(3, 1, 1).expand(3, 4, 5))
     assert not weights[1][..., mask[1]].any()
 
 
@@ -224,18 +224,21 @@ def attend_to_past_literally(query, key, value, mask):
     return torch.cat(outputs).view(*query.shape[:3], value.shape[-1])
 
 
+@pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize(("queries", "positions"), [(11, 11), (4, 11), (1, 11), (1, 1)])
-def test_each_query_attends_to_the_tokens_up_to_its_own(gradients, queries, positions, padded, need_weights):
+def test_each_query_attends_to_the_tokens_up_to_its_own(gradients, queries, positions, padded, need_weights, scale):
     inputs = causal_inputs(queries, positions)
     mask = None
     if padded:
         mask = torch.zeros(3, positions, dtype=torch.bool)
         mask[1, : positions // 2], mask[2] = True, True
         mask[1, -2:] = True
-    actual, weights = attend_to_past(*inputs, padding_mask=mask, call=SoftmaxCall(need_weights=need_weights))
-    expected = attend_to_past_literally(*inputs, mask)
+    call = SoftmaxCall(need_weights=need_weights, scale=scale)
+    actual, weights = attend_to_past(*inputs, padding_mask=mask, call=call)
+    factor = 1 if scale is None else scale * inputs[0].shape[-1] ** 0.5  # the definition divides by the root
+    expected = attend_to_past_literally(factor * inputs[0], *inputs[1:], mask)
     assert_close(actual, expected)
     assert_close(gradients(actual, inputs), gradients(expected, inputs))
     assert (weights is not None) == need_weights

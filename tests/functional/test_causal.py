@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_linformer.functional import reference
-from torch_linformer.functional.causal.running_means import SlotWeights
+from torch_linformer.functional.causal.running_means import Clock, SlotWeights
 from torch_linformer.functional.causal.state import CausalState
 
 DOUBLE = {"dtype": torch.float64}
@@ -113,13 +113,12 @@ def causal_inputs(draw):
     return inputs, {"window": window, "exact_first": exact_first}, mask
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @settings(max_examples=80, deadline=None, derandomize=True, database=None)
 @given(case=causal_inputs(), shared=st.booleans(), biased=st.booleans(), chunk_size=st.integers(1, 11))
-def test_output_and_every_gradient_are_those_of_the_definition(impl, gradients, case, shared, biased, chunk_size):
+def test_output_and_every_gradient_are_those_of_the_definition(gradients, case, shared, biased, chunk_size):
     (sequences, (proj_k, proj_v), bias), tokens, mask = case
     proj_v, bias = (None if shared else proj_v), (bias if biased else None)
-    options = {"score_bias": bias, "key_padding_mask": mask, "chunk_size": chunk_size, "impl": impl, **tokens}
+    options = {"score_bias": bias, "key_padding_mask": mask, "chunk_size": chunk_size, **tokens}
     actual = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
     expected = at_tokens(literal(sequences, proj_k, proj_v or proj_k, bias, mask=mask, **tokens), mask)
     assert_close(actual, expected)
@@ -128,15 +127,14 @@ def test_output_and_every_gradient_are_those_of_the_definition(impl, gradients, 
         assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize(
     ("weights", "window"), [("none", 5), ("position", None), ("head", 5), *(("row", window) for window in WINDOWS)]
 )
-def test_sizes_of_distinct_primes(impl, gradients, monkeypatch, take_at_once, weights, window):
+def test_sizes_of_distinct_primes(gradients, monkeypatch, take_at_once, weights, window):
     take_at_once(monkeypatch, segment=7)
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 17, 5, 11, 13, weights)
     mask = ends_padded(17, (0, 0), (4, 3))
-    options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": 3, "impl": impl}
+    options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": 3}
     actual = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
     expected = at_tokens(literal(sequences, proj_k, proj_v, bias, window, mask), mask)
     assert_close(actual, expected)
@@ -237,17 +235,14 @@ def in_pieces(sizes, sequences, proj_k, proj_v, *, padding_mask=None, state=None
 PATHS = {"whole": [19], "uneven": [1, 7, 2, 9], "tokens": [1] * 19, "a-token-after-a-prompt": [18, 1]}
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize(("window", "padded"), [(None, "both"), (1, "whole"), (4, "both"), (23, "both")])
-def test_pieces_are_the_whole_in_output_and_every_gradient(impl, gradients, sizes, window, padded):
+def test_pieces_are_the_whole_in_output_and_every_gradient(gradients, sizes, window, padded):
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 19, 3, 5, 4, "row")
     mask = None if padded == "whole" else ends_padded(19, (5, 0), (8, 10), (9, 10))
     options = {"score_bias": bias, "window": window}
     expected = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, key_padding_mask=mask, **options), mask)
-    output, _, state = in_pieces(
-        sizes, sequences, proj_k, proj_v, padding_mask=mask, chunk_size=3, impl=impl, **options
-    )
+    output, _, state = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, chunk_size=3, **options)
     actual = at_tokens(output, mask)
     assert_close(actual, expected)
     wanted = tensors_of(sequences, proj_k, proj_v, [bias])
@@ -255,7 +250,6 @@ def test_pieces_are_the_whole_in_output_and_every_gradient(impl, gradients, size
     assert state.tokens.tolist() == ([19] * 3 if mask is None else (~mask).sum(dim=-1).tolist())
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize(
     ("sizes", "num_slots", "exact_first", "window"),
     [
@@ -265,7 +259,7 @@ def test_pieces_are_the_whole_in_output_and_every_gradient(impl, gradients, size
     ],
     ids=str,
 )
-def test_first_tokens_stay_in_sight(impl, gradients, monkeypatch, take_at_once, sizes, num_slots, exact_first, window):
+def test_first_tokens_stay_in_sight(gradients, monkeypatch, take_at_once, sizes, num_slots, exact_first, window):
     take_at_once(monkeypatch, segment=5)
     sequences, projections, bias = draw_inputs(0, 3, 2, 19, 3, 5, num_slots, "row")
     # The second row has fewer tokens than the first ones; in every piece its tokens come before its padding.
@@ -274,7 +268,7 @@ def test_first_tokens_stay_in_sight(impl, gradients, monkeypatch, take_at_once, 
     mask = torch.cat([piece.sort(dim=1).values for piece in torch.split(mask, sizes, dim=1)], dim=1)
     expected = at_tokens(literal(sequences, *projections, bias, window, mask, exact_first), mask)
     poisoned = [x.detach().masked_fill(mask[:, None, :, None], float("nan")).requires_grad_() for x in sequences]
-    options = {"window": window, "exact_first": exact_first, "chunk_size": 3, "score_bias": bias, "impl": impl}
+    options = {"window": window, "exact_first": exact_first, "chunk_size": 3, "score_bias": bias}
     output, weights, state = in_pieces(sizes, poisoned, *projections, padding_mask=mask, need_weights=True, **options)
     actual, others = at_tokens(output, mask), [*projections[0], *projections[1], bias]
     assert_close(actual, expected)
@@ -297,15 +291,14 @@ def test_first_tokens_in_half_precision_are_read_in_float32(sizes):
     assert torch.equal(output, expected.bfloat16())
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("window", [None, 1, 4, 23])
-def test_rows_go_on_after_a_padded_prompt_as_each_would_alone(impl, window, side):
+def test_rows_go_on_after_a_padded_prompt_as_each_would_alone(window, side):
     lengths, prompt, more = [7, 3, 1, 0], 7, 5
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 4, 2, prompt + more, 3, 5, 4, "row")
     ends = [(prompt - n, 0) if side == "left" else (0, prompt - n) for n in lengths]
     mask = torch.cat([ends_padded(prompt, *ends), torch.zeros(4, more, dtype=torch.bool)], dim=1)
-    options = {"score_bias": bias, "window": window, "impl": impl}
+    options = {"score_bias": bias, "window": window}
     for sizes in ([prompt, more], [prompt, *[1] * more]):
         output, _, _ = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, **options)
         for row in range(4):
@@ -332,16 +325,15 @@ def plain(query, key, value, decay, weights, window):
     return torch.einsum("bhtk,bhtkd->bhtd", softmax[..., :num_slots], means_v) + softmax[..., num_slots:] @ value
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("sizes", [[149], [64, 1, 84], [1] * 149], ids=["whole", "pieces", "tokens"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_error_in_low_precision_stays_near_that_of_the_plain_formula(impl, gradients, dtype, sizes):
+def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, dtype, sizes):
     sequences, (proj, _), _ = draw_inputs(0, 2, 2, 149, 16, 16, 5, "row", steepest=1 / 16)
     low = [x.detach().to(dtype) for x in sequences]
     weights = [x.detach().float() for x in proj]
 
     def fast(query, key, value, decay, weights, window):
-        return in_pieces(sizes, [query, key, value], SlotWeights(decay, weights), None, window=window, impl=impl)[0]
+        return in_pieces(sizes, [query, key, value], SlotWeights(decay, weights), None, window=window)[0]
 
     def run(function, inputs):
         inputs = [x.clone().requires_grad_() for x in inputs]
@@ -364,13 +356,12 @@ def test_the_formula_written_out_is_the_definition():
     assert_close(plain(*sequences, *proj, 3), literal(sequences, proj, proj, None, 3, None))
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize(
     ("sizes", "window", "exact_first", "autocast"),
     [*((path, 4, 9, False) for path in PATHS), ("uneven", None, 0, False), ("uneven", 4, 9, True)],
 )
 def test_the_gradient_to_whatever_comes_later_is_exactly_zero(
-    impl, monkeypatch, take_at_once, sizes, autocast, window, exact_first
+    monkeypatch, take_at_once, sizes, autocast, window, exact_first
 ):
     take_at_once(monkeypatch, segment=7)
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
@@ -378,7 +369,7 @@ def test_the_gradient_to_whatever_comes_later_is_exactly_zero(
         sequences = [x.detach().float().requires_grad_() for x in sequences]
     with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=autocast):
         inputs = [x @ torch.eye(x.shape[-1], dtype=x.dtype) for x in sequences]
-        options = {"score_bias": bias, "window": window, "exact_first": exact_first, "chunk_size": 3, "impl": impl}
+        options = {"score_bias": bias, "window": window, "exact_first": exact_first, "chunk_size": 3}
         output, _, _ = in_pieces(PATHS[sizes], inputs, proj_k, proj_v, **options)
     assert output.dtype == (torch.bfloat16 if autocast else torch.float64)
     for position in range(19):
@@ -389,17 +380,16 @@ def test_the_gradient_to_whatever_comes_later_is_exactly_zero(
         assert not found[0][:, :, :position].any()
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("window", [None, 4])
-def test_what_stands_at_padding_changes_nothing(impl, gradients, sizes, window):
+def test_what_stands_at_padding_changes_nothing(gradients, sizes, window):
     (query, key, value), (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 19, 3, 5, 4, "row")
     mask = ends_padded(19, (2, 3), (8, 10), (19, 0))
     clean = (query, key, value)
     poisoned = [x.detach().masked_fill(mask[:, None, :, None], float("nan")).requires_grad_() for x in clean]
     results = []
     for sequences in (clean, poisoned):
-        run = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, window=window, score_bias=bias, impl=impl)
+        run = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, window=window, score_bias=bias)
         results.append([run[0], *gradients(run[0], [*sequences, *proj_k, *proj_v, bias])])
     for clean, actual in zip(*results, strict=True):
         assert torch.equal(actual, clean)
@@ -482,13 +472,12 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(attend, [query, key, value, *proj_k, *proj_v, bias])
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("decay", [0.0, 1e-4, 1.0], ids=["none", "slow", "fast"])
-def test_a_hundred_thousand_positions_in_float32(impl, decay):
+def test_a_hundred_thousand_positions_in_float32(decay):
     length, generator = 100_000, torch.Generator(torch.get_default_device()).manual_seed(0)
     query, key, value = torch.randn(3, 1, 1, length, 2, generator=generator)
     proj = SlotWeights(torch.tensor([decay, 0.01]), torch.randn(length, 2, generator=generator).mul(2).exp())
-    output, _, state = in_pieces([60_000, 1, 39_999], [query, key, value + 1], proj, None, window=3, impl=impl)
+    output, _, state = in_pieces([60_000, 1, 39_999], [query, key, value + 1], proj, None, window=3)
     double = [x.double() for x in (query, key, value + 1)]
     exact = SlotWeights(*(x.double() for x in proj))
     expected, _, _ = attend_causally(*double, exact, window=3)
@@ -505,14 +494,13 @@ def test_a_hundred_thousand_positions_in_float32(impl, decay):
     assert all(x.isfinite().all() for x in (state.keys, state.values, state.mass_k, state.mass_v))
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_the_steepest_decay_and_the_largest_weights_stay_finite(impl, gradients, dtype):
+def test_the_steepest_decay_and_the_largest_weights_stay_finite(gradients, dtype):
     sequences, _, _ = draw_inputs(0, 1, 2, 300, 4, 4, 3)
     sequences = [x.detach().mul(10).to(dtype).requires_grad_() for x in sequences]
     decay = torch.tensor([1.0, 0.5, 0.0], requires_grad=True)
     weights = torch.full((300, 3), 8.0).mul(torch.tensor([1, -1]).repeat(150)[:, None]).exp().requires_grad_()
-    output = causal_linformer_attention(*sequences, SlotWeights(decay, weights), window=5, impl=impl)
+    output = causal_linformer_attention(*sequences, SlotWeights(decay, weights), window=5)
     assert output.dtype == dtype
     assert all(x.isfinite().all() for x in [output, *gradients(output, [*sequences, decay, weights])])
 
@@ -560,10 +548,9 @@ def test_weights_are_a_softmax_that_gives_the_output(num_slots, exact_first, win
                 assert_close(output[row, head, position], expected)
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
-def test_weights_of_pieces_are_those_of_the_whole(impl):
+def test_weights_of_pieces_are_those_of_the_whole():
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
-    options = {"score_bias": bias, "window": 4, "need_weights": True, "impl": impl}
+    options = {"score_bias": bias, "window": 4, "need_weights": True}
     _, expected, _ = attend_causally(*sequences, proj_k, proj_v, **options)
     for sizes in PATHS.values():
         _, weights, _ = in_pieces(sizes, sequences, proj_k, proj_v, **options)
@@ -585,12 +572,11 @@ def test_dropout_scales_what_is_left_so_that_the_mean_stays(window, exact_first)
     assert output.mean().item() == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
-def test_the_state_does_not_grow_with_what_was_read(impl):
+def test_the_state_does_not_grow_with_what_was_read():
     sequences, (proj_k, proj_v), _ = draw_inputs(0, 2, 2, 211, 3, 5, 4, "row")
     shapes, sizes = [], []
     for pieces in ([1], [211], [100, 111], [50, *[1] * 3]):
-        _, _, state = in_pieces(pieces, sequences, proj_k, proj_v, window=4, exact_first=3, chunk_size=16, impl=impl)
+        _, _, state = in_pieces(pieces, sequences, proj_k, proj_v, window=4, exact_first=3, chunk_size=16)
         tensors = list(vars(state).values())
         shapes.append([x.shape for x in tensors])
         sizes.append([x.untyped_storage().nbytes() for x in tensors])
@@ -722,14 +708,13 @@ def test_a_compiled_call_checks_its_numbers_where_it_runs():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (3, 2)])
-def test_the_transforms_of_torch_func_give_the_same_derivatives(impl, window, exact_first):
+def test_the_transforms_of_torch_func_give_the_same_derivatives(window, exact_first):
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 149, 3, 5, 4)
 
     def total(query):
-        options = {"score_bias": bias, "window": window, "exact_first": exact_first, "impl": impl}
+        options = {"score_bias": bias, "window": window, "exact_first": exact_first}
         output = causal_linformer_attention(query, *sequences[1:], proj_k, proj_v, **options)
         return output.square().sum()
 
@@ -741,16 +726,13 @@ def test_the_transforms_of_torch_func_give_the_same_derivatives(impl, window, ex
     assert_close(along, (expected * tangent).sum())
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("length", [0, 1, 149])
 @pytest.mark.parametrize("window", [None, 3])
-def test_a_batch_without_rows(impl, window, length):
+def test_a_batch_without_rows(window, length):
     sequences, projections, bias = draw_inputs(0, 0, 3, length, 3, 5, 4)
     mask = torch.zeros(0, length, dtype=torch.bool)
     for options in ({}, {"key_padding_mask": mask}, {"exact_first": 2}):
-        output = causal_linformer_attention(
-            *sequences, *projections, score_bias=bias, window=window, impl=impl, **options
-        )
+        output = causal_linformer_attention(*sequences, *projections, score_bias=bias, window=window, **options)
         assert output.shape == (0, 3, length, 5)
         output.sum().backward()
 
@@ -790,9 +772,8 @@ def test_training_keeps_the_inputs_and_not_what_is_made_of_them(monkeypatch, tak
     assert sum(kept) < 2 * sequences
 
 
-@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("window", [None, 3])
-def test_weights_at_padding_reach_no_gradient(impl, gradients, window):
+def test_weights_at_padding_reach_no_gradient(gradients, window):
     query, key, value = torch.randn(3, 2, 3, 7, 5, dtype=torch.float64)
     mask = torch.tensor([[False] * 4 + [True] * 3, [True, False, True, False, False, False, True]])
     drawn, results = torch.rand(2, 3, 7, 4, dtype=torch.float64) + 0.5, []
@@ -800,7 +781,27 @@ def test_weights_at_padding_reach_no_gradient(impl, gradients, window):
         decay = torch.full((4,), 0.1, dtype=torch.float64, requires_grad=True)
         weights = drawn.masked_fill(mask[:, None, :, None], filling).requires_grad_()
         proj = SlotWeights(decay, weights)
-        output = causal_linformer_attention(query, key, value, proj, window=window, key_padding_mask=mask, impl=impl)
+        output = causal_linformer_attention(query, key, value, proj, window=window, key_padding_mask=mask)
         results.append([output, *gradients(output, [decay, weights])])
     for expected, actual in zip(*results, strict=True):
         assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("in_a_graph", [False, True])
+@pytest.mark.parametrize("chunks", [1, 2, 8, 9, 65])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_sums_are_carried_as_one_after_another(chunks, padded, in_a_graph):
+    """With the steepest decay too, of which exp(64) a chunk would leave any range if it were not taken back."""
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
+    real = torch.rand(2, chunks, 5, generator=generator) < 0.7 if padded else None
+    decay, start = torch.tensor([[0.0, 0.01, 12.8]], **DOUBLE), torch.randn(2, 1, 3, 4, generator=generator, **DOUBLE)
+    added = torch.randn(2, 1, chunks, 3, 4, generator=generator, **DOUBLE)
+    clock = Clock(real, (chunks, 5), decay.device, torch.float64)
+    carry = clock._carry_by_groups if in_a_graph else clock.carry
+    before, after = carry(decay, added, start)
+    sums = start
+    for chunk in range(chunks):
+        assert_close(before[:, :, chunk], sums)
+        tokens = torch.full((2,), 5) if real is None else real[:, chunk].sum(dim=-1)
+        sums = torch.exp(-decay[..., None] * tokens.view(2, 1, 1, 1)) * (sums + added[:, :, chunk])
+    assert_close(after, sums)

@@ -110,20 +110,35 @@ def test_a_bias_of_slots_and_its_gradient(gradients, shape):
     ("queries", "positions", "offset"), [(300, 300, 0), (131, 197, 33), (1, 129, 128), (129, 1, 0)]
 )
 def test_blocks_of_the_kernel_hold_all_that_is_seen(queries, positions, offset):
-    """Every block with a pair that is seen is computed, and no other: the plain formula does not look at blocks."""
-    for num_slots, reach in ((0, 1), (5, 64), (128, 0), (200, 33)):
+    """Every block with a pair that is seen is computed, and few others: the plain formula does not look at blocks."""
+    for num_slots, reach in ((0, 1), (5, 64), (128, 0), (200, 33), (300, 300)):
         columns = num_slots + positions
         row, column = torch.arange(queries).unsqueeze(-1), torch.arange(columns)
         seen = (column < num_slots) | ((column - num_slots - offset - row).abs() <= reach)
         fill = (0, -columns % 128, 0, -queries % 128)
         expected = torch.nn.functional.pad(seen, fill).unflatten(1, (-1, 128)).unflatten(0, (-1, 128)).any(3).any(1)
-        number, index = flex_window._blocks(num_slots, reach, offset, (queries, columns), torch.device("cpu"))
-        for block, needed in enumerate(expected):
-            computed = set(index[0, 0, block, : number[0, 0, block]].tolist())
-            missing = set(needed.nonzero().flatten().tolist()) - computed
-            assert not missing
-            # One more at the end of the queries, whose last block reaches past them.
-            assert len(computed) <= int(needed.sum()) + 1
+        blocks = flex_window._blocks(num_slots, reach, offset, (queries, columns), torch.device("cpu"))
+        # Of a block of queries one more, whose last one reaches past them; of a block of columns those that its first
+        # window would reach before the first query.
+        for (number, index), pairs, more in zip(
+            (blocks[:2], blocks[2:]), (expected, expected.T), (1, 2 + (reach + offset + num_slots) // 128), strict=True
+        ):
+            assert index.shape == (1, 1, *pairs.shape) and index.min() >= 0 and index.max() < pairs.shape[1]
+            for block, needed in enumerate(pairs):
+                computed = index[0, 0, block, : number[0, 0, block]].tolist()
+                assert len(set(computed)) == len(computed) <= int(needed.sum()) + more
+                assert set(needed.nonzero().flatten().tolist()) <= set(computed)
+
+
+def test_what_is_kept_of_the_blocks_is_linear_in_the_length():
+    """Of 262,144 tokens 82 kB; all pairs of blocks are 16.8 MB, twice."""
+    sizes = {}
+    for length in (2**15, 2**16, 2**18):
+        blocks = flex_window._find_blocks(256, 64, 0, (length, length + 256), torch.device("cpu"))
+        assert blocks[1].shape == (1, 1, length // 128, length // 128 + 2)
+        sizes[length] = sum(x.untyped_storage().nbytes() for x in blocks)
+    assert sizes[2**18] < 100_000 and sizes[2**16] < 2 * sizes[2**15] and sizes[2**18] < 8 * sizes[2**15]
+    assert flex_window._kept_blocks.cache_info().maxsize <= 4
 
 
 def test_blocks_are_kept_for_the_next_call_and_training_can_take_those_of_inference(gradients):
@@ -200,7 +215,14 @@ def test_auto_never_takes_it():
 REFUSED = {
     "weights": (lambda x: attend_with_window(*x, 1, need_weights=True, **FLEX), "it returns no weights"),
     "dropout": (lambda x: attend_with_window(*x, 1, dropout_p=0.5, **FLEX), "it drops no weights"),
-    "no rows": (lambda x: attend_with_window(*(t[:0] for t in x), 1, **FLEX), r"a row and a query, got \(0, 2, 7, 5\)"),
+    "no rows": (
+        lambda x: attend_with_window(*(t[:0] for t in x), 1, **FLEX),
+        r"a row, a query and a key, got \(0, 2, 7, 5\)",
+    ),
+    "no keys": (
+        lambda x: attend_with_window(x[0], *(t[:, :, :0] for t in x[1:]), 1, **FLEX),
+        r"a key, got .*2, 0, 5\)",
+    ),
     "device": (lambda x: attend_with_window(*(t.to("meta") for t in x), 1, **FLEX), "it runs on cpu, cuda, xpu, and"),
     "transforms": (
         lambda x: torch.func.vmap(lambda scale: attend_with_window(scale * x[0], *x[1:], 1, **FLEX)[0])(torch.ones(2)),

@@ -5,13 +5,20 @@ import threading
 import pytest
 import torch
 from budgets import LAYER_ROUNDINGS, MORE_ROUNDINGS, PRODUCT_ROUNDINGS
-from calls import attend, attend_with_window, causal_linformer_attention
+from calls import attend, attend_with_window
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_linformer.functional import SlotWeights, linformer_attention, project_sequence, use_implementation
+from torch_linformer.functional import (
+    dynamic_slots,
+    implementations,
+    linformer_attention,
+    project_sequence,
+    use_implementation,
+)
 from torch_linformer.functional.attention.plain_softmax import attend_to_past
-from torch_linformer.functional.products import linear, mix_positions
-from torch_linformer.nn import LinformerEncoderLayer
+from torch_linformer.functional.kernels import cpu, device_sizes
+from torch_linformer.functional.products import activated_linear, linear, mix_positions
+from torch_linformer.nn import LinformerAttention, LinformerEncoderLayer
 
 pytestmark = pytest.mark.cpu("what runs there is oneDNN or torch")
 has_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
@@ -119,7 +126,7 @@ def test_what_ran_is_listed_by_operation():
             linear(input, weight)
         attend(query, key, key)
         attend_with_window(query, key, key, query, query, 2)
-        attend_to_past(query, query, query)
+        attend_to_past(query, query, query)  # in one way: nothing to choose, and nothing listed
         mix_positions(weight, weight.unsqueeze(0), impl="onednn")
     linear(input, weight)
     assert inner == {"linear": {"torch"}}
@@ -127,7 +134,6 @@ def test_what_ran_is_listed_by_operation():
         "linear": {"onednn", "torch"},
         "attention": {"torch"},
         "windowed attention": {"torch"},
-        "full causal attention": {"torch"},
         "projection": {"onednn"},
     }
     with use_implementation("auto") as ran:
@@ -145,7 +151,6 @@ REFUSED = {
     "another device": (lambda x: linear(x.to("meta"), x), "runs on a CPU, and a tensor is on meta"),
     "a subclass": (lambda x: linear(x.as_subclass(type("Own", (torch.Tensor,), {})), x), "plain tensors, got Own"),
     "transforms": (lambda x: torch.func.vmap(lambda row: linear(row, x))(x), "torch.func know PyTorch's own"),
-    "past": (lambda x: attend_to_past(x[None, None], x[None, None], x[None, None]), "causal attention: it has no such"),
 }
 
 
@@ -159,10 +164,8 @@ def test_an_implementation_that_cannot_run_is_refused(why):
         call(x)
 
 
-def test_causal_attention_and_a_switched_off_library_are_refused():
-    x, decay = draw((2, 3, 7, 5), (3, 2), dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"impl must be one of auto, torch, scan, got 'onednn'"):
-        causal_linformer_attention(x, x, x, SlotWeights(decay.abs() / 9), impl="onednn")
+def test_a_switched_off_library_is_refused():
+    (x,) = draw((2, 3, 7, 5), dtype=torch.float32)
     torch.backends.mkldnn.set_flags(False)
     try:
         with pytest.raises(ValueError, match=r"mkldnn is switched off|built without"):
@@ -185,15 +188,12 @@ def test_a_compiled_graph_does_not_hide_that_onednn_was_asked_for():
     torch.testing.assert_close(compiled(x, proj), expected)
 
 
-@pytest.mark.parametrize("call", ["linformer_attention", "project_sequence", "causal_linformer_attention"])
+@pytest.mark.parametrize("call", ["linformer_attention", "project_sequence"])
 def test_unknown_names_are_refused(call):
     x, proj = draw((2, 3, 7, 5), (11, 3))
     calls = {
         "linformer_attention": lambda: linformer_attention(x, x, x, proj, proj, impl="cudnn"),
         "project_sequence": lambda: project_sequence(x, proj, impl="cudnn"),
-        "causal_linformer_attention": lambda: causal_linformer_attention(
-            x, x, x, SlotWeights(proj[0].abs() / 9), impl="cudnn"
-        ),
     }
     message = r"impl must be one of auto, torch, .*got 'cudnn'"
     with pytest.raises(ValueError, match=message):
@@ -247,3 +247,68 @@ def test_a_product_that_was_forced_has_a_gradient_under_transforms_and_counters(
     with FlopCounterMode(display=False) as counter:
         output.sum().backward()
     assert counter.get_total_flops() == 2 * 2 * 7 * 13 * 11
+
+
+def module_of(x):
+    """An attention that reads ``x``, the same each time."""
+    torch.manual_seed(0)
+    return LinformerAttention(16, 2, max_len=2000, k=5, device=x.device, dtype=x.dtype)
+
+
+BFLOAT16 = torch.bfloat16
+EVERY_OPERATION = {
+    "linear": (linear, [(2, 7, 13), (11, 13), (11,)], torch.float32),
+    "linear with activation": (
+        lambda *x: activated_linear(torch.nn.functional.gelu, *x),
+        [(7, 13), (11, 13)],
+        torch.float32,
+    ),
+    "projection": (mix_positions, [(2, 11, 3), (2, 11, 5)], torch.float32),
+    "order of products": (lambda x: module_of(x)(x, x, x)[0], [(2, 9, 16)], torch.float32),
+    "queries": (lambda x: module_of(x)(x, x, x)[0], [(1, 1500, 16)], torch.float32),
+    "attention": (lambda *x: attend(*x)[0], [(2, 4, 7, 16), (2, 2, 11, 16), (2, 2, 11, 16)], BFLOAT16),
+    "windowed attention": (
+        lambda *x: attend_with_window(*x, 3)[0],
+        [(2, 4, 70, 16), *[(2, 2, 5, 16)] * 2, *[(2, 2, 70, 16)] * 2],
+        BFLOAT16,
+    ),
+    "slots chosen by the input": (lambda *x: dynamic_slots(*x).values, [(5, 16), *[(2, 2, 11, 16)] * 2], torch.float32),
+}
+
+
+def test_an_operation_has_several_implementations_and_each_is_tried_here():
+    listed = [row[0] for row in implementations()]
+    assert set(listed) == set(EVERY_OPERATION) and all(listed.count(name) > 1 for name in listed)
+
+
+@has_onednn
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+@pytest.mark.parametrize(("operation", "name"), [row[:2] for row in implementations()])
+def test_results_differ_only_in_rounding(monkeypatch, operation, name):
+    monkeypatch.setattr(cpu, "onednn_has_bfloat16", lambda: True)  # attention is batched products, which all have
+    function, shapes, dtype = EVERY_OPERATION[operation]
+    low = draw(*shapes, dtype=dtype)
+    with use_implementation("torch"):
+        exact, plain = function(*(x.double() for x in low)), function(*low)
+    with use_implementation(name, "torch") as ran:
+        actual = function(*low)
+    assert ran[operation] == {name}
+    rounding = PRODUCT_ROUNDINGS * torch.finfo(dtype).eps * exact.abs().max()
+    assert (actual - exact).abs().max() <= MORE_ROUNDINGS * (plain - exact).abs().max() + rounding
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("operation", EVERY_OPERATION)
+def test_auto_takes_nothing_unmeasured_where_there_is_something_else(operation):
+    measured = {row[:2]: row[3] for row in implementations()}
+    function, shapes, dtype = EVERY_OPERATION[operation]
+    for low in (torch.float32, torch.bfloat16):
+        with use_implementation("auto") as ran:
+            function(*draw(*shapes, dtype=low))
+        assert ran[operation] and not any(measured[operation, name] == "unmeasured" for name in ran[operation])
+    with use_implementation("auto") as ran:
+        function(*(x.to("meta") for x in draw(*shapes, dtype=dtype)))
+    assert ran[operation] <= {"torch", "compress first", "project first", "at once"}  # PyTorch's own, without portions
+    elsewhere = {name for name in ran[operation] if "unmeasured" in measured[operation, name]}
+    assert elsewhere <= {"at once"} and device_sizes.QUERIES.implementations[0].why_not(1500, torch.device("meta"))

@@ -169,13 +169,34 @@ def test_weights_of_padded_full_attention_are_finite(gradients, randomize, mask)
     assert all(gradient.isfinite().all() for gradient in gradients(output, [x, *module.parameters()]))
 
 
-@pytest.mark.parametrize("projection", PROJECTIONS)
-def test_a_fully_padded_row_attends_to_nothing(projection):
-    module = LinformerAttention(WIDTH, 4, projection=projection, **SIZES)
-    torch.nn.init.normal_(module.v_proj.bias)
-    x = torch.randn(1, LENGTH, WIDTH, **DOUBLE)
-    output, _ = module(x, x, x, torch.ones(1, LENGTH, dtype=torch.bool))
-    assert_close(output, module.out_proj.bias.expand_as(output))
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"projection": projection, "window": window} for projection in PROJECTIONS for window in (None, 4)),
+        {"projection": "mean", "window": 4, "exact_first": 1, "exact_last": 1},
+        {"projection": "mean", "window": 4, "slot_bias": True},
+        {"k": 0, "window": 4},
+        {"k": 0, "window": 4, "exact_first": 1},
+        "full",
+    ],
+    ids=str,
+)
+def test_a_fully_padded_row_attends_to_nothing(randomize, options, inference):
+    module = FullAttention(WIDTH, 4, **DOUBLE)
+    if options != "full":
+        module = LinformerAttention(WIDTH, 4, **{**SIZES, **options})
+    randomize(module)
+    x = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    mask = torch.tensor([[True], [False]]).expand(2, LENGTH)
+    with torch.inference_mode(inference):
+        output, _ = module(x, x, x, mask)
+        weighted, weights = module(x, x, x, mask, need_weights=True)
+    for result in (output, weighted):
+        assert_close(result[0], module.out_proj.bias.expand(LENGTH, -1))
+        assert (result[1] != module.out_proj.bias).any(dim=-1).all()
+    assert_close(weighted, output)
+    assert options == "full" or weights[1].any()
 
 
 @pytest.mark.parametrize("projection", WINDOWED)

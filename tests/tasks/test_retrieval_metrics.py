@@ -70,3 +70,12 @@ def test_queries_may_come_in_parts(monkeypatch):
 
 def test_fewer_documents_than_places():
     assert metrics_of([[0.1, 0.2]], [0, 1], [0])["ndcg_at_10"] == pytest.approx(1 / math.log2(3))
+
+
+@pytest.mark.parametrize(
+    ("documents", "itself"), [([0, 1, 2], [0, 1, 2]), ([3, 3, 3], None), ([], None)], ids=["alone", "others", "none"]
+)
+def test_without_a_document_for_any_query_there_is_no_score(documents, itself):
+    message = rf"^none of 3 queries has a document to find among {len(documents)}, so there is nothing to score: give"
+    with pytest.raises(ValueError, match=message):
+        metrics_of(np.zeros((3, len(documents))), documents, [0, 1, 2], itself)

@@ -10,7 +10,7 @@ from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.functional.attention.softmax_parts import Slots
 from torch_linformer.functional.kernels.graph import records_a_graph, serves_any_length
 from torch_linformer.functional.padding import Padding, length_of
-from torch_linformer.nn.attention.context import CALL, Attended, Call, FullContext, FullContextOfDistances, HeadSizes
+from torch_linformer.nn.attention.context import Attended, Call, FullContext, FullContextOfDistances, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap
@@ -46,7 +46,7 @@ class EncoderContext(SlotContext):
         value: Tensor,
         key_padding_mask: Tensor | Padding | None = None,
         *,
-        call: Call = CALL,
+        call: Call = Call(),
         shared_projection: SequenceMap | None = None,
     ) -> Attended:
         """As in :class:`~torch_linformer.nn.attention.context.Context`; weights of short rows are ``(B, H, N, N)``.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.kernels.graph import can_be_cut, lends_parameters
+from torch_linformer.functional.kernels.graph import can_be_cut, can_swap_parameters
 from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
 
 PositionWise = Callable[[Tensor], Tensor]
@@ -176,10 +176,10 @@ def computed_again(function: Callable[..., Any], owner: nn.Module) -> Callable[.
     """``function``, which keeps only its inputs for the backward pass, and is computed again there.
 
     Args:
-        function: what takes part in the graph by its arguments, and by tensors of
-        owner: the module whose parameters and buffers it computes with.
+        function: reads only its arguments, and parameters and buffers of ``owner``.
+        owner: a module.
     """
-    if not lends_parameters():  # where nothing else can be lent
+    if not can_swap_parameters():
         return partial(checkpoint, function, use_reentrant=False)
     parameters = Parameters(owner)
     return partial(checkpoint, function, use_reentrant=False, context_fn=lambda: (nullcontext(), parameters))

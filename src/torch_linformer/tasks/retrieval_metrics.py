@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from torch_linformer.data.words import words_of
+from torch_linformer.errors import InputError
 
 DEPTH = 10  # places of the ranking that count
 _SIMILARITIES = 50_000_000  # at once
@@ -73,9 +74,18 @@ def retrieval_metrics(similarities: Similarities, judgments: Judgments) -> dict[
     Returns:
         ``ndcg_at_10``, ``recall_at_10``, ``mrr_at_10``, ``queries`` (that counted), and the ``tallies``: of each
         its nDCG, and 1.
+
+    Raises:
+        InputError: where no query has a document to find.
     """
     number_relevant = judgments.wanted
     asked = np.flatnonzero(number_relevant > 0)
+    if len(asked) == 0:
+        number, documents = len(judgments.queries), judgments.members.shape[0]
+        raise InputError(
+            f"none of {number:,} queries has a document to find among {documents:,}, so there is nothing to score: "
+            "give queries with their documents, or labels that two documents have"
+        )
     discounts = 1 / np.log2(np.arange(2, DEPTH + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])
     gains = np.zeros((len(judgments.queries), DEPTH))

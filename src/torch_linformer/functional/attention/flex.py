@@ -23,15 +23,15 @@ FLEX_WIDTH = 16  # channels that a kernel of FlexAttention multiplies at the lea
 def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) -> Tensor:
     r"""Attention to slots and a window as attention to K slots and after them M positions.
 
-    .. math:: \mathrm{out}_i = \mathrm{softmax}_j(q_i \cdot k_j / \sqrt D + b_j)\, v_j, \quad
+    .. math:: \mathrm{out}_i = \mathrm{softmax}_j(s\, q_i \cdot k_j + b_j)\, v_j, \quad
               j < K \text{ or } |j - K - \mathrm{offset} - i| \le \mathrm{reach}
 
-    Slots and positions ``(B, Hkv, ·, D)`` are keys and values; they may have fewer heads than the query, and the values
-    a width of their own. ``slot_bias`` is ``(B or 1, H, K)``. A query that sees nothing gets zeros.
+    with b the bias of the slots, 0 in the window, and s the ``scale``. Keys and values may have fewer heads than the
+    query, and values a width of their own. A query that sees nothing gets zeros.
 
-    Which blocks are computed follows from the sizes, is kept for the next call, and takes (N / 128) · ((K + M) / 128)
-    integers, twice; padding, the bias and the place of query 0 are tensors that the kernel reads, so that it is
-    compiled once for all of them. The gradient of a bias is a sum over all queries, by atomic additions.
+    Which blocks are computed follows from the sizes, is kept for the next calls, and takes O(N · (K + reach) + M)
+    numbers / 128²; padding, the bias and the place of query 0 are tensors that the kernel reads, so that it is compiled
+    once for all of them. The gradient of a bias is a sum over all queries, by atomic additions.
 
     No GPU has run this yet. Outside of compiled graphs a CPU computes it by FlexAttention's own plain formula, N × (K +
     M) scores at once, and there FlexAttention has no gradient.
@@ -52,12 +52,24 @@ def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) ->
         # Not F.pad: in a recorded graph that would be a part of the kernel, which reads nothing but tensors.
         bias = torch.cat([bias, bias.new_zeros(*bias.shape[:2], columns - num_slots)], dim=-1)
     lengths = (query.shape[2], columns)
-    number, index = _blocks(num_slots, window.reach, window.offset, lengths, query.device)
+    kv_number, kv_index, q_number, q_index = _blocks(num_slots, window.reach, window.offset, lengths, query.device)
     sizes: list[Any] = [num_slots, num_slots + window.offset, window.reach]
     if not is_compiling():
         sizes = [query.new_full((), size, dtype=torch.long) for size in sizes]
     sees = _sees(sizes[0], sizes[1], sizes[2], hidden)
-    mask = BlockMask.from_kv_blocks(number, index, BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=lengths)
+    mask = BlockMask(
+        seq_lengths=lengths,
+        kv_num_blocks=kv_number,
+        kv_indices=kv_index,
+        full_kv_num_blocks=None,
+        full_kv_indices=None,
+        q_num_blocks=q_number,
+        q_indices=q_index,
+        full_q_num_blocks=None,
+        full_q_indices=None,
+        BLOCK_SIZE=(BLOCK, BLOCK),
+        mask_mod=sees,
+    )
     attend = _function(query.device.type)
     modify_scores = None if bias is None else _biased(bias)
     shares_heads = query.shape[1] != keys.shape[1]
@@ -65,7 +77,7 @@ def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) ->
     return output
 
 
-def why_not_flex(query: Tensor, key: Tensor, value: Tensor, *call: object) -> str | None:
+def why_not_flex(query: Tensor, key: Tensor, value: Tensor, slot_keys: Tensor, *call: object) -> str | None:
     """The reason why FlexAttention cannot compute a call, or None where it can."""
     device, width = query.device.type, min(query.shape[-1], value.shape[-1])
     *_, window_bias, result = call
@@ -82,8 +94,8 @@ def why_not_flex(query: Tensor, key: Tensor, value: Tensor, *call: object) -> st
         return "torch.jit.trace cannot record it"
     if device not in FLEX_DEVICES:
         return f"it runs on {', '.join(FLEX_DEVICES)}, and a tensor is on {device}"
-    if 0 in query.shape[:3]:
-        return f"it needs a row and a query, got {tuple(query.shape)}"
+    if 0 in (*query.shape[:3], slot_keys.shape[2] + key.shape[2]):
+        return f"it needs a row, a query and a key, got {tuple(query.shape)} and {tuple(key.shape)}"
     if device != "cpu" and width < FLEX_WIDTH:
         return f"its kernels need heads of {FLEX_WIDTH} channels or more, got {width}"
     return None
@@ -141,24 +153,45 @@ def _compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention, fullgraph=True)
 
 
-def _find_blocks(
-    num_slots: int, reach: int, offset: int, lengths: tuple[int, int], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """How many blocks of columns each block of queries sees, ``(1, 1, n)``; and all, these first, ``(1, 1, n, m)``."""
-    queries = torch.arange((lengths[0] + BLOCK - 1) // BLOCK, device=device).unsqueeze(-1) * BLOCK
-    columns = torch.arange((lengths[1] + BLOCK - 1) // BLOCK, device=device) * BLOCK
-    has_slots = columns < num_slots
-    first = queries + (num_slots + offset - reach)
-    has_window = (columns + (BLOCK - 1) >= first) & (columns <= first + (BLOCK - 1 + 2 * reach))
-    seen = (has_slots | has_window)[None, None]
-    index = seen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-    return seen.sum(dim=-1, dtype=torch.int32), index.to(torch.int32)
+Blocks = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-_kept_blocks = lru_cache(maxsize=32)(_find_blocks)
+def _find_blocks(num_slots: int, reach: int, offset: int, lengths: tuple[int, int], device: torch.device) -> Blocks:
+    """How many blocks of columns each of n blocks of queries sees, ``(1, 1, n)``, and which, ``(1, 1, n, m)``.
+
+    The same of the queries that see each of m blocks of columns. Of a row of numbers FlexAttention reads only the first
+    ones, as many as are seen, so that rows overlap in memory: it holds n · (K + 2 reach) / 128 numbers, and n + m.
+    """
+    rows, columns = (-(-length // BLOCK) for length in lengths)
+    slot_blocks = -(-num_slots // BLOCK)
+    place = num_slots + offset
+    # Of a block of queries, first the slots, then the window's blocks, which follow each other.
+    width = torch.sym_min(columns, slot_blocks + (2 * reach + BLOCK - 2) // BLOCK + 2)  # type: ignore[no-untyped-call]
+    number = torch.arange(rows, device=device)
+    first = ((number * BLOCK + place - reach) // BLOCK).clamp(slot_blocks, columns)
+    last = (number * BLOCK + BLOCK - 1 + place + reach) // BLOCK
+    kv_number = slot_blocks + (last + 1 - first).clamp_(min=0).minimum(columns - first)
+    entry = torch.arange(rows * width + columns - width, device=device)
+    row, seen = entry // width, entry % width
+    kv_index = seen + (seen >= slot_blocks) * (first[row.clamp(max=rows - 1)] - slot_blocks)
+    # Blocks of queries that see a block of columns follow each other, too; the next block of columns begins one later.
+    number = torch.arange(columns, device=device)
+    first_row = (reach + place) // -BLOCK
+    last = (number * BLOCK + BLOCK - 1 + reach - place) // BLOCK
+    seen_by = (last.clamp(max=rows - 1) + 1 - number - first_row).clamp(0, rows).masked_fill_(last < 0, 0)
+    q_number = torch.where(number < slot_blocks, rows, seen_by)
+    q_index = torch.arange(columns + rows, device=device).add_(first_row) % rows
+    views = (
+        kv_index.clamp_(max=columns - 1).to(torch.int32).as_strided((1, 1, rows, columns), (1, 1, width, 1)),
+        q_index.to(torch.int32).as_strided((1, 1, columns, rows), (1, 1, 1, 1)),
+    )
+    return kv_number.to(torch.int32)[None, None], views[0], q_number.to(torch.int32)[None, None], views[1]
 
 
-def _blocks(*sizes: Any) -> tuple[Tensor, Tensor]:
+_kept_blocks = lru_cache(maxsize=4)(_find_blocks)  # layers of one model ask for the same
+
+
+def _blocks(*sizes: Any) -> Blocks:
     # A recorded graph holds no tensors of other calls, its sizes may be symbols, and other calls take none of its own.
     if records_a_graph() or is_watched():
         return _find_blocks(*sizes)

@@ -27,7 +27,8 @@ def attend_joined(query: Tensor, slots: Slots, window: Window, scale: float) -> 
     query, window_keys, window_values = (x.to(autocast_dtype(x)) for x in (query, window.keys, window.values))
     accurate = torch.promote_types(query.dtype, torch.float32)  # scores may be as low as anything in float16
     hidden = torch.finfo(accurate).min / 2  # a sum of nothing but −∞ would be NaN
-    keys, values, bias = _in_lanes(slots, accurate, hidden)
+    # Higher than the window's: a query that sees nothing gets the values of hidden slots, which are zeros.
+    keys, values, bias = _in_lanes(slots, accurate, hidden / 2)
     length = query.shape[2]
     number = blocks_of(length, BLOCK)
     fill = number * BLOCK - length

@@ -1,21 +1,23 @@
 """The operations: one softmax over slots, exact tokens and a window; and Linformer's, over slots made by E and F."""
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from torch_linformer.functional.attention.plain_softmax import attend_to_slots
 from torch_linformer.functional.attention.softmax_parts import (
-    CALL,
     ExactTokens,
     Slots,
     SoftmaxCall,
     Window,
     check_heads,
+    check_scale,
     join,
 )
 from torch_linformer.functional.attention.window import attend_with_window
 from torch_linformer.functional.kernels.implementations import Name, check_implementation
-from torch_linformer.functional.padding import justify, mask_of
+from torch_linformer.functional.padding import justify, mask_of, zero_padding
 from torch_linformer.functional.slots.dense import check_dense, compress
 
 
@@ -38,8 +40,8 @@ def slot_attention(
         [\bar V;\; V_T;\; V_{W_i}], \quad
         W_i = \{j : |j - \mathrm{offset} - i| \le \mathrm{reach}\}
 
-    A token that is in two of the parts counts twice: hide exact tokens from the window by its ``padding``. Time and
-    memory are O(N·(K + T + reach)).
+    A token that is in two of the parts counts twice: hide exact tokens from the window by its ``padding``. What stands
+    at padding changes nothing, NaN neither. Time and memory are O(N·(K + T + reach)).
 
     Args:
         query: ``(B, H, N, D)``.
@@ -53,11 +55,11 @@ def slot_attention(
         impl: see :func:`use_implementation`.
 
     Returns:
-        ``(B, H, N, Dv)``, and None or the softmax ``(B, H, N, K + T + 2 reach + 1)``. A query with nothing to attend to
-        gets the mean of the values of its slots; zeros where there are none.
+        ``(B, H, N, Dv)``, and None or the softmax ``(B, H, N, K + T + 2 reach + 1)``. A query that sees nothing but
+        padding gets zeros, of output and of weights, and has no gradient: the same in every implementation.
 
     Raises:
-        ValueError: if shapes do not fit, there is nothing to attend to, or ``impl`` cannot compute it.
+        ValueError: if shapes or ``scale`` do not fit, there are no parts to attend to, or ``impl`` cannot compute it.
 
     Example:
         >>> import torch
@@ -82,8 +84,18 @@ def slot_attention(
                 f"slots.bias must be (B or 1, H, K) for {batch} rows, {num_heads} heads and {num_slots} slots, got "
                 f"{tuple(slots.bias.shape)}"
             )
+    check_scale(scale)
     check_implementation(impl)
-    return attend(query, slots, exact, window, SoftmaxCall(dropout_p, need_weights, scale, impl))
+    exact, window = None if exact is None else _clean(exact), None if window is None else _clean(window)
+    return attend(query, _clean(slots), exact, window, SoftmaxCall(dropout_p, need_weights, scale, impl))
+
+
+Part = TypeVar("Part", Slots, ExactTokens, Window)
+
+
+def _clean(part: Part) -> Part:
+    mask = mask_of(part.padding)
+    return part._replace(keys=zero_padding(part.keys, mask), values=zero_padding(part.values, mask))
 
 
 def attend(
@@ -91,9 +103,9 @@ def attend(
     slots: Slots,
     exact: ExactTokens | None = None,
     window: Window | None = None,
-    call: SoftmaxCall = CALL,
+    call: SoftmaxCall = SoftmaxCall(),
 ) -> tuple[Tensor, Tensor | None]:
-    """:func:`slot_attention`, unchecked."""
+    """:func:`slot_attention`, unchecked: at padding stand numbers, of slots and exact tokens values of zeros."""
     joint = join(slots, exact)
     return attend_to_slots(query, joint, call) if window is None else attend_with_window(query, joint, window, call)
 
@@ -165,7 +177,7 @@ def linformer_attention(
         ``(B, H, N, Dv)``.
 
     Raises:
-        ValueError: if shapes do not fit, M exceeds ``max_len``, or ``impl`` cannot compute it.
+        ValueError: if shapes or ``scale`` do not fit, M exceeds ``max_len``, or ``impl`` cannot compute it.
 
     Source: arXiv 2006.04768, equation 7.
 
@@ -180,6 +192,7 @@ def linformer_attention(
     _check_inputs(query, key, value)
     for sequence, proj in ((key, proj_k), (value, proj_v)):
         check_dense(sequence, proj, key_padding_mask)
+    check_scale(scale)
     check_implementation(impl)
     (key, value), padding = justify(key_padding_mask, key, value)
     slots_k = compress(key, proj_k, padding, length_scaling, impl=impl)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention.softmax_parts import CALL, Slots, SoftmaxCall, for_heads
+from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall, for_heads
 from torch_linformer.functional.kernels.cpu import autocast_dtype, by_onednn
 from torch_linformer.functional.kernels.graph import is_traced, needs_graph
 from torch_linformer.functional.kernels.implementations import Implementation, Operation, choose, register
@@ -84,15 +84,13 @@ def _pays(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 ATTENTION = register(Operation("attention", (by_onednn((torch.bfloat16,), _pays), Implementation("torch"))))
-ATTENTION_OF_DISTANCES = register(Operation("attention with a bias of distances", (Implementation("torch"),)))
-CAUSAL_ATTENTION = register(Operation("full causal attention", (Implementation("torch"),)))
 
 
-def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = CALL) -> tuple[Tensor, Tensor | None]:
-    """Softmax attention of ``(B, H, N, D)`` to slots, unchecked.
+def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall()) -> tuple[Tensor, Tensor | None]:
+    """Softmax attention of ``(B, H, N, D)`` to slots, unchecked; hidden ones have values of zeros.
 
-    A row in which every slot is masked attends evenly to all of them: its values are zeros, so its output is finite.
-    Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout.
+    Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout; zeros
+    in a row whose slots are all hidden.
     """
     key, value, _, bias = for_heads(slots, query.shape[1])
     width, allowed = value.shape[-1], _allowed(mask_of(slots.padding))
@@ -107,20 +105,19 @@ def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = CALL) -> tu
         output, weights = _attend_by_onednn(query, key, value, allowed, call)
     else:
         output, weights = _attend(query, key, value, allowed, call)
-    return output if value.shape[-1] == width else output[..., :width], weights
+    return output if value.shape[-1] == width else output[..., :width], _hide(weights, slots)
 
 
 def attend_by_distance(
-    query: Tensor, positions: Slots, distance_bias: Tensor, call: SoftmaxCall = CALL
+    query: Tensor, positions: Slots, distance_bias: Tensor, call: SoftmaxCall = SoftmaxCall()
 ) -> tuple[Tensor, Tensor | None]:
     r"""Softmax attention of ``(B, H, N, D)`` to M positions, of which query i stands at the i-th, unchecked.
 
     .. math:: \mathrm{out}_i = \mathrm{softmax}_j(q_i \cdot k_j / \sqrt D + a_{j - i})\, v_j
 
-    ``distance_bias`` is a, ``(H or 1, 2 R + 1)``, of the distances -R … R; farther ones have that of the ends. A row of
-    padding attends evenly to all of it. Returns as :func:`attend_to_slots`; it holds N × M scores.
+    ``distance_bias`` is a, ``(H or 1, 2 R + 1)``, of the distances -R … R; farther ones have that of the ends. Hidden
+    positions have values of zeros. Returns as :func:`attend_to_slots`; it holds N × M scores.
     """
-    choose(ATTENTION_OF_DISTANCES, query, positions.keys, positions.values)
     key, value, _, _ = for_heads(positions, query.shape[1])
     columns = torch.arange(key.shape[2], device=query.device)
     rows = torch.arange(query.shape[2], device=query.device)
@@ -128,23 +125,24 @@ def attend_by_distance(
     allowed_B11M = _allowed(mask_of(positions.padding))
     if allowed_B11M is not None:
         added_BHNM = added_BHNM + additive_mask(allowed_B11M, query.dtype)
-    return _attend(query, key, value, added_BHNM, call)
+    output, weights = _attend(query, key, value, added_BHNM, call)
+    return output, _hide(weights, positions)
 
 
 def attend_to_past(
-    query: Tensor, key: Tensor, value: Tensor, *, padding_mask: Tensor | None = None, call: SoftmaxCall = CALL
+    query: Tensor, key: Tensor, value: Tensor, *, padding_mask: Tensor | None = None, call: SoftmaxCall = SoftmaxCall()
 ) -> tuple[Tensor, Tensor | None]:
     """Ordinary causal attention: the queries are the last N of the M positions and see those up to their own.
 
     ``padding_mask`` is bool ``(B, M)``; a position of padding sees itself, so that its output is finite. Returns as
     :func:`attend_to_slots`.
     """
-    choose(CAUSAL_ATTENTION, query, key, value)
     length, positions = query.shape[2], key.shape[2]
     if padding_mask is None and not is_traced() and length in (1, positions) and not call.need_weights:
         # One query, the last, sees every position.
-        is_causal = length > 1
-        output = F.scaled_dot_product_attention(query, key, value, dropout_p=call.dropout_p, is_causal=is_causal)
+        output = F.scaled_dot_product_attention(
+            query, key, value, dropout_p=call.dropout_p, is_causal=length > 1, scale=call.scale
+        )
         return output, None
     offset = positions - length
     allowed = torch.ones(length, positions, dtype=torch.bool, device=query.device).tril(offset)
@@ -155,8 +153,13 @@ def attend_to_past(
 
 
 def _allowed(padding: Tensor | None) -> Tensor | None:
-    """Bool ``(B or 1, 1, 1, M)``, True at what is seen: in a row of nothing but padding all of it."""
+    """Bool ``(B or 1, 1, 1, M)``, True at what is seen: where all is hidden all of it, whose values are zeros."""
     return None if padding is None else (~padding | padding.all(dim=-1, keepdim=True))[:, None, None, :]
+
+
+def _hide(weights: Tensor | None, slots: Slots) -> Tensor | None:
+    hidden = mask_of(slots.padding)
+    return weights if weights is None or hidden is None else weights.masked_fill(hidden[:, None, None, :], 0.0)
 
 
 def _attend(

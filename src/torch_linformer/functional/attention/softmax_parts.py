@@ -58,7 +58,7 @@ class Window(NamedTuple):
         keys: ``(B, Hkv, M, D)``, of all positions that the windows reach.
         values: ``(B, Hkv, M, Dv)``.
         reach: query i sees the positions at most so far from ``offset + i``.
-        padding: bool ``(B or 1, M)``, True at positions that nobody sees, where keys and values are finite.
+        padding: bool ``(B or 1, M)``, True at positions that nobody sees.
         offset: position of query 0.
         bias: ``(H or 1, 2 reach + 1)``, added to the score of the position ``-reach`` … ``reach`` away from the query.
     """
@@ -89,9 +89,6 @@ class SoftmaxCall(NamedTuple):
     def scale_for(self, query: Tensor) -> float:
         """The factor on the scores of queries ``(…, D)``."""
         return 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
-
-
-CALL = SoftmaxCall()
 
 
 def join(slots: Slots, exact: ExactTokens | None) -> Slots:
@@ -139,6 +136,12 @@ def check_heads(num_heads: int, num_kv_heads: int) -> None:
     """Raise ``ValueError`` where query heads cannot share the key/value heads evenly."""
     if num_heads % num_kv_heads:
         raise ValueError(f"{num_heads} query heads are not a multiple of {num_kv_heads} key/value heads")
+
+
+def check_scale(scale: float | None) -> None:
+    """Raise ``ValueError`` for a factor by which no score can be told from another."""
+    if scale is not None and (scale == 0 or not math.isfinite(scale)):
+        raise ValueError(f"scale must be a finite number other than 0, or None for 1 / sqrt(D), got {scale}")
 
 
 def check_exact_tokens(first: int, last: int, max_len: int, *, limit: str = "max_len") -> None:

@@ -1,5 +1,6 @@
 """The local window: each query and the positions near it, in blocks of queries, so that the cost is O(N·w)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -39,10 +40,10 @@ WINDOWED_ATTENTION = register(
 
 
 def attend_with_window(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> tuple[Tensor, Tensor | None]:
-    """One softmax over slots and over the positions near each query, unchecked.
+    """One softmax over slots and over the positions near each query, unchecked; hidden slots have values of zeros.
 
     Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
-    ``(B, H, N, K + 2 reach + 1)``, slots first; zeros where K is 0 and a query reaches no position but padding.
+    ``(B, H, N, K + 2 reach + 1)``, slots first; zeros where a query sees nothing.
     """
     num_heads, length, width = query.shape[1], query.shape[2], window.values.shape[-1]
     scale = call.scale_for(query)
@@ -55,6 +56,11 @@ def attend_with_window(query: Tensor, slots: Slots, window: Window, call: Softma
     window = window._replace(keys=repeat_heads(window.keys, num_heads), values=repeat_heads(window.values, num_heads))
     if chosen == "flash":
         return attend_joined(query, slots, window, scale), None
+    num_slots = slots.keys.shape[2]
+    window = window._replace(padding=as_mask(window.padding))
+    if num_slots == 0:
+        keys, values = (F.pad(x, (0, 0, 0, 1)) for x in slots[:2])
+        slots = Slots(keys, values, derive(as_mask(window.padding), _one_hidden_slot, query.device))
     if slots.bias is not None:
         query, keys, values = bias_as_channel(query, slots.keys, slots.values, slots.bias, scale)
         slots = slots._replace(keys=keys, values=values)
@@ -75,16 +81,16 @@ def attend_with_window(query: Tensor, slots: Slots, window: Window, call: Softma
             softmaxes.append(join_weights(softmax, slots.keys.shape[2], window.reach, window.reach))
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
     output = first_positions(output.flatten(2, 3), length)[..., :width]
-    weights = first_positions(torch.cat(softmaxes, dim=2), length) if call.need_weights else None
-    if slots.keys.shape[2] == 0:
-        layout = SpanLayout(1, length, window.keys.shape[2], window.reach, window.offset, query.device)
-        blind = derive(as_mask(window.padding), _blind_queries, layout)
-        output, weights = output.masked_fill(blind, 0.0), None if weights is None else weights.masked_fill(blind, 0.0)
-    return output, weights
+    if not call.need_weights:
+        return output, None
+    weights, hidden = first_positions(torch.cat(softmaxes, dim=2), length), mask_of(slots.padding)
+    if hidden is not None:
+        weights = weights.masked_fill(F.pad(hidden, (0, 2 * window.reach + 1))[:, None, None, :], 0.0)
+    return output, weights[..., slots.keys.shape[2] - num_slots :]
 
 
 class _Blocks(NamedTuple):
-    """Queries ``(B, H, n, c, D)`` in n blocks, and what they see, bool ``(B or 1, n, c, s)``.
+    """Queries ``(B, H, n, c, D)`` in n blocks, and what they see, bool ``(B or 1, n, c, s)`` and ``(B or 1, n, c, K)``.
 
     Keys and values are pieces ``(B, H, n, ·, D)`` of the span of positions of each block, one after the other. The bias
     ``(H or 1, c, s)`` is added to the scores of the spans; the mask of the window keeps what follows from it.
@@ -94,6 +100,7 @@ class _Blocks(NamedTuple):
     keys: list[Tensor]
     values: list[Tensor]
     visible: Tensor
+    visible_slots: Tensor | None
     window_mask: Mask | None
     layout: SpanLayout
     bias: Tensor | None
@@ -111,26 +118,20 @@ def _cut_into_blocks(query: Tensor, window: Window, slots: Slots) -> _Blocks:
     layout = SpanLayout(block, length + fill, window.keys.shape[2], window.reach, window.offset, query.device)
     keys, values = (local_pieces(x, block, layout.span, layout.sides) for x in (window.keys, window.values))
     mask, slot_mask = as_mask(window.padding), as_mask(slots.padding)
-    visible = derive(mask, _visible_in_blocks, layout, slot_mask, slots.keys.shape[2] > 0)
+    visible = derive(mask, visible_positions, layout)
+    visible_slots = None if slot_mask is None else derive(mask, _visible_slots, layout, slot_mask)
     bias = None if window.bias is None else bias_at(window.bias, layout.distances)
-    return _Blocks(queries, keys, values, visible, mask, layout, bias)
+    return _Blocks(queries, keys, values, visible, visible_slots, mask, layout, bias)
 
 
-def _visible_in_blocks(mask: Mask | None, layout: SpanLayout, slot_mask: Mask | None, has_slots: bool) -> Tensor:
-    """Which positions of its span each query sees; all of them where it would see nothing at all."""
-    visible = visible_positions(mask, layout)
-    if slot_mask is None and has_slots:
-        return visible
-    # A softmax over nothing would be NaN: in a row that is all padding, or without slots.
-    blind = ~visible.any(dim=-1)
-    if slot_mask is not None:
-        blind = blind & slot_mask.mask.all(dim=-1)[:, None, None]
-    return visible | blind.unsqueeze(-1)
+def _visible_slots(mask: Mask | None, layout: SpanLayout, slot_mask: Mask) -> Tensor:
+    """A query that sees nothing sees the hidden slots, whose values are zeros: a softmax over nothing would be NaN."""
+    sees_nothing = ~derive(mask, visible_positions, layout).any(dim=-1) & slot_mask.mask.all(dim=-1)[:, None, None]
+    return ~slot_mask.mask[:, None, None, :] | sees_nothing.unsqueeze(-1)
 
 
-def _blind_queries(mask: Mask | None, layout: SpanLayout) -> Tensor:
-    """Queries whose window holds no real token, bool ``(B or 1, 1, N, 1)``."""
-    return ~visible_positions(mask, layout).any(dim=-1).unsqueeze(1)
+def _one_hidden_slot(mask: Mask | None, device: torch.device) -> Mask:
+    return Mask(torch.ones(1, 1, dtype=torch.bool, device=device))
 
 
 def _split(blocks: _Blocks, slots: Slots) -> list[_Blocks]:
@@ -145,13 +146,16 @@ def _split(blocks: _Blocks, slots: Slots) -> list[_Blocks]:
         return [blocks]
     # Split, not sliced: the gradient of a slice is as long as the whole.
     queries, visible = torch.split(blocks.queries, at_once, dim=2), torch.split(blocks.visible, at_once, dim=1)
+    visible_slots: Sequence[Tensor | None] = [None] * len(queries)
+    if blocks.visible_slots is not None:
+        visible_slots = torch.split(blocks.visible_slots, at_once, dim=1)
     keys, values = (
         [list(part) for part in zip(*(torch.split(x, at_once, dim=2) for x in pieces), strict=True)]
         for pieces in (blocks.keys, blocks.values)
     )
     return [
-        blocks._replace(queries=part[0], keys=part[1], values=part[2], visible=part[3])
-        for part in zip(queries, keys, values, visible, strict=True)
+        blocks._replace(queries=part[0], keys=part[1], values=part[2], visible=part[3], visible_slots=part[4])
+        for part in zip(queries, keys, values, visible, visible_slots, strict=True)
     ]
 
 
@@ -162,9 +166,8 @@ def _attend_by_definition(blocks: _Blocks, slots: Slots, scale: float, dropout_p
     keys_BHnsD, values_BHnsX = (torch.cat(pieces, dim=-2) for pieces in (blocks.keys, blocks.values))
     # All blocks share the slots in one product: one that is broadcast over the blocks would copy the slots for each.
     slot_scores_BHncK = (queries_BHncD.flatten(2, 3) @ slots.keys.transpose(-2, -1)).view(*shape, num_slots)
-    padding = mask_of(slots.padding)
-    if padding is not None:
-        allowed = additive_mask(~padding[:, None, None, None, :], slot_scores_BHncK.dtype)
+    if blocks.visible_slots is not None:
+        allowed = additive_mask(blocks.visible_slots.unsqueeze(1), slot_scores_BHncK.dtype)
         slot_scores_BHncK = slot_scores_BHncK + allowed
     scores_BHncs = queries_BHncD @ keys_BHnsD.transpose(-2, -1)
     scores_BHncs = scores_BHncs + additive_mask(blocks.visible.unsqueeze(1), scores_BHncs.dtype)
@@ -196,18 +199,18 @@ def _attend_by_sdpa(blocks: _Blocks, slots: Slots, scale: float, is_whole: bool)
 
 def _added_to_scores(blocks: _Blocks, slots: Slots, is_whole: bool) -> Tensor:
     """What SDPA adds to the scores, ``(B · n, H or 1, c, K + s)``."""
-    sizes = as_mask(slots.padding), slots.keys.shape[2], blocks.queries.shape[0], blocks.queries.dtype
+    sizes = slots.keys.shape[2], blocks.queries.shape[0], blocks.queries.dtype
     # Parts of it are made where they are needed: all at once they are larger than the caches.
     if is_whole and blocks.window_mask is not None:
-        mask = blocks.window_mask.derive(_allowed_in_blocks, blocks.layout, *sizes)
+        mask = blocks.window_mask.derive(_allowed_in_blocks, blocks.layout, as_mask(slots.padding), *sizes)
     else:
-        mask = _allowed(blocks.visible, *sizes)
+        mask = _allowed(blocks.visible, blocks.visible_slots, *sizes)
     return mask if blocks.bias is None else mask + F.pad(blocks.bias.to(mask.dtype), (slots.keys.shape[2], 0))
 
 
-def _allowed(visible: Tensor, slot_mask: Mask | None, num_slots: int, rows: int, dtype: torch.dtype) -> Tensor:
+def _allowed(visible: Tensor, visible_slots: Tensor | None, num_slots: int, rows: int, dtype: torch.dtype) -> Tensor:
     """0 at the slots and the positions that each query sees, −∞ elsewhere."""
-    seen = visible.new_ones(()) if slot_mask is None else ~slot_mask.mask[:, None, None, :]
+    seen = visible.new_ones(()) if visible_slots is None else visible_slots
     seen = seen.expand(rows, *visible.shape[1:3], num_slots)
     allowed = torch.cat([seen, visible.expand(rows, -1, -1, -1)], dim=-1)
     return additive_mask(allowed.flatten(0, 1).unsqueeze(1), dtype)
@@ -217,5 +220,5 @@ def _allowed_in_blocks(
     mask: Mask, layout: SpanLayout, slot_mask: Mask | None, num_slots: int, rows: int, dtype: torch.dtype
 ) -> Tensor:
     """:func:`_allowed` of all blocks."""
-    visible = mask.derive(_visible_in_blocks, layout, slot_mask, num_slots > 0)
-    return _allowed(visible, slot_mask, num_slots, rows, dtype)
+    visible_slots = None if slot_mask is None else mask.derive(_visible_slots, layout, slot_mask)
+    return _allowed(mask.derive(visible_positions, layout), visible_slots, num_slots, rows, dtype)

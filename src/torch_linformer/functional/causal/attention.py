@@ -6,32 +6,14 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.attention.softmax_parts import CALL, SoftmaxCall
+from torch_linformer.functional.attention.softmax_parts import SoftmaxCall, check_scale
 from torch_linformer.functional.causal.chunks import CausalRun, attend_in_segments
 from torch_linformer.functional.causal.running_means import CHUNK, CausalSlots, SlotWeights
 from torch_linformer.functional.causal.state import CausalInput, CausalState, attend_next
 from torch_linformer.functional.kernels.graph import is_compiling, is_traced
-from torch_linformer.functional.kernels.implementations import (
-    UNMEASURED,
-    Implementation,
-    Name,
-    Operation,
-    check_implementation,
-    choose,
-    register,
-)
 from torch_linformer.functional.kernels.torch_private import assert_async
 from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 
-RUNNING_MEANS = register(
-    Operation(
-        "causal attention",
-        (
-            Implementation("scan", pays=lambda query: query.device.type != "cpu", measured=f"{UNMEASURED} off a CPU"),
-            Implementation("torch"),
-        ),
-    )
-)
 STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights
 
 
@@ -46,7 +28,6 @@ def causal_linformer_attention(
     key_padding_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
-    impl: Name = "auto",
 ) -> Tensor:
     r"""Attention of every position over K slots of what came before it, and over some tokens themselves.
 
@@ -75,19 +56,15 @@ def causal_linformer_attention(
             the first tokens count real tokens.
         dropout_p: probability of dropping an attention weight; it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
-        impl: ``"torch"`` goes from segment to segment, of 512 positions on a CPU; ``"scan"`` computes all chunks side
-            by side and their states by a scan, in few kernels, keeping O(N·(K + T + c + w + K·(D + Dv) / c)) numbers a
-            head at a time, in both passes, and for long inputs some 2^27 of all heads. ``"auto"`` takes the first on a
-            CPU, and the second, which has only been run on a CPU, elsewhere. See :func:`use_implementation`.
 
     Returns:
         ``(B, H, N, Dv)``; zeros at padding. A CPU computes half precision in float32, other devices only float16: in
         bfloat16 they err up to three times as much as ordinary attention, whose scores are not rounded.
 
     Raises:
-        ValueError: if shapes do not fit, a weight would fade more than 64 nats in a chunk, a real token's weight is not
-            positive and finite, or ``impl`` cannot compute it. A compiled or exported graph checks these numbers where
-            it runs, and raises ``RuntimeError``.
+        ValueError: if shapes or ``scale`` do not fit, a weight would fade more than 64 nats in a chunk, or a real
+            token's weight is not positive and finite. A compiled or exported graph checks these numbers where it runs,
+            and raises ``RuntimeError``.
 
     Example:
         >>> import torch
@@ -98,10 +75,10 @@ def causal_linformer_attention(
         torch.Size([1, 4, 1000, 16])
     """
     _check_inputs(query, key, value, window, exact_first)
+    check_scale(scale)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     for name, weights in (("weights_k", slots.weights_k), ("weights_v", slots.weights_v or slots.weights_k)):
         _check_weights(name, weights, key, key_padding_mask, slots.chunk_size)
-    check_implementation(impl, RUNNING_MEANS)
     padding = None
     if key_padding_mask is not None:
         # Means count the real tokens themselves; a window counts positions, and so do the first tokens.
@@ -117,7 +94,7 @@ def causal_linformer_attention(
         window=window,
         exact_first=exact_first,
         padding_mask=None if padding is None else padding.trailing,
-        call=SoftmaxCall(dropout_p, scale=scale, impl=impl),
+        call=SoftmaxCall(dropout_p, scale=scale),
     )
     return output if padding is None else padding.restore(output)
 
@@ -132,7 +109,7 @@ def attend_causally(
     exact_first: int = 0,
     padding_mask: Tensor | None = None,
     state: CausalState | None = None,
-    call: SoftmaxCall = CALL,
+    call: SoftmaxCall = SoftmaxCall(),
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """:func:`causal_linformer_attention`, unchecked, of positions that follow those in ``state``, if it is given.
 
@@ -142,7 +119,6 @@ def attend_causally(
     before dropout, first slots, then the first T tokens (0 where the window holds one), then the window, the query's
     own position last; and the state after the last position.
     """
-    by_scan = choose(RUNNING_MEANS, query, impl=call.impl) == "scan"
     device = query.device.type
     if state is None:
         num_slots = 0 if slots is None else slots.weights_k.decay.shape[-1]
@@ -165,7 +141,7 @@ def attend_causally(
             output = zero_padding(output.to(value.dtype), padding_mask)
             return output, softmax if call.need_weights else None, state
         chunk_size = CHUNK if slots is None else slots.chunk_size
-        run = CausalRun(chunk_size, dtype, by_scan, call.dropout_p, call.need_weights)
+        run = CausalRun(chunk_size, dtype, call.dropout_p, call.need_weights)
         return attend_in_segments(inputs, state, run)
 
 

@@ -32,14 +32,12 @@ class CausalRun(NamedTuple):
     Attributes:
         chunk_size: positions in a chunk.
         dtype: of scores and sums.
-        by_scan: many chunks side by side: see :class:`Clock`.
         dropout_p: probability of dropping an attention weight.
         need_weights: also return the softmax.
     """
 
     chunk_size: int
     dtype: torch.dtype
-    by_scan: bool
     dropout_p: float
     need_weights: bool
 
@@ -49,42 +47,25 @@ def attend_in_segments(
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """Attention of positions that follow those of ``state``, a segment of whole chunks at a time.
 
-    A rest of a chunk is a segment of its own; by a scan, for which that would double the kernels that are launched, it
-    is filled up with padding. While compiling, sizes are symbolic: one segment, filled up, serves every length.
+    A rest of a chunk is a segment of its own. While compiling, sizes are symbolic: one segment, filled up with padding,
+    serves every length.
     """
     length = inputs.query.shape[2]
     if records_a_graph():
         filled = inputs.pad(blocks_of(length, run.chunk_size) * run.chunk_size - length)
         output, weights, state = attend_segment(filled, state, run.chunk_size, run)
         return first_positions(output, length), None if weights is None else first_positions(weights, length), state
-    chunk_size, longest, fill = run.chunk_size, sizes_for(inputs.query.device).segment, 0
-    if run.by_scan:
-        chunk_size = min(chunk_size, length)
-        longest, fill = _longest_scan(inputs, state, chunk_size), -length % chunk_size
-        inputs = inputs.pad(fill) if fill else inputs
+    sizes = _segment_sizes(length, run.chunk_size, sizes_for(inputs.query.device).segment)
     attend: Callable[..., Any] = attend_segment
     # A segment keeps only its inputs for the backward pass; the transforms of torch.func allow no hooks for that.
     if torch.is_grad_enabled() and not is_transformed():
         attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=run.dropout_p > 0)
     outputs, all_weights = [], []
-    for segment in inputs.split(_segment_sizes(length + fill, chunk_size, longest)):
-        output, weights, state = attend(segment, state, min(chunk_size, segment.query.shape[2]), run)
+    for segment in inputs.split(sizes):
+        output, weights, state = attend(segment, state, min(run.chunk_size, segment.query.shape[2]), run)
         outputs.append(output)
         all_weights.append(weights)
-    output = torch.cat(outputs, dim=2)
-    softmax = torch.cat(all_weights, dim=2) if run.need_weights else None
-    if fill:
-        output, softmax = output[:, :, :length], None if softmax is None else softmax[:, :, :length]
-    return output, softmax, state
-
-
-def _longest_scan(inputs: CausalInput, state: CausalState, chunk: int) -> int:
-    """Positions that make ``scan_numbers``: (K + T + c + w + 2 K (D + Dv) / c) numbers a position and head."""
-    batch, heads, _, width = inputs.query.shape
-    num_slots = state.mass_k.shape[-1]
-    score_numbers = num_slots + state.first_keys.shape[2] + chunk + state.recent_keys.shape[2]
-    state_numbers = 2 * num_slots * (width + inputs.value.shape[-1]) // chunk
-    return sizes_for(inputs.query.device).scan_numbers // max(1, batch * heads * (score_numbers + state_numbers))
+    return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if run.need_weights else None, state
 
 
 def _segment_sizes(length: int, chunk: int, longest: int) -> list[int]:
@@ -99,7 +80,7 @@ def attend_segment(
     inputs: CausalInput, state: CausalState, chunk: int, run: CausalRun
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """A whole number of chunks, of ``chunk`` positions each, that follow those of ``state``."""
-    segment = Segment(inputs.to(run.dtype), state, chunk, run.by_scan)
+    segment = Segment(inputs.to(run.dtype), state, chunk)
     output, weights, state = segment.attend(run.dropout_p, run.need_weights)
     return zero_padding(output.to(inputs.value.dtype), inputs.padding), weights, state
 
@@ -107,9 +88,9 @@ def attend_segment(
 class Segment:
     """The chunks of :func:`attend_segment`, computed side by side."""
 
-    def __init__(self, inputs: CausalInput, state: CausalState, chunk: int, by_scan: bool) -> None:
+    def __init__(self, inputs: CausalInput, state: CausalState, chunk: int) -> None:
         self.inputs, self.state, self.window, self.chunk = inputs, state, inputs.window, chunk
-        self.by_scan, self.slots = by_scan, inputs.slots
+        self.slots = inputs.slots
         self.length, self.before = inputs.query.shape[2], (inputs.window or 1) - 1
         self.real = None if inputs.padding is None else ~inputs.padding
         # Together with the tokens that the first windows reach back to.
@@ -163,7 +144,7 @@ class Segment:
 
     def _means(self, slots: CausalSlots, keys: Tensor, values: Tensor) -> "_Means":
         real = None if self.real is None else self._chunks(self.real, 1)
-        clock = Clock(real, (keys.shape[2], self.chunk), keys.device, self.state.keys.dtype, self.by_scan)
+        clock = Clock(real, (keys.shape[2], self.chunk), keys.device, self.state.keys.dtype)
         slots = slots.map_weights(lambda weights: self._chunks(weights, weights.dim() - 2))
         key_weights = WeightsOfChunks(clock, slots.weights_k, self.state.mass_k)
         value_weights = key_weights

@@ -18,7 +18,7 @@ from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import reorder
 
 CHUNK = 64  # positions in a chunk
-GROUP = 8  # chunks in a group, and groups in a larger one
+GROUP = 8  # chunks in a group, in a graph
 
 
 class SlotWeights(NamedTuple):
@@ -78,23 +78,13 @@ class CausalSlots(NamedTuple):
 class Clock:
     """Real tokens counted along n chunks of c positions; ``real`` is bool ``(B, n, c)``, or None where all are.
 
-    ``by_scan`` carries sums from chunk to chunk in O(n) products instead of O(n²).
-
     Attributes:
         ticks: tokens of the chunk up to each position, ``(B, n, c)``, or ``(1, 1, c)`` where all are real.
         tokens: of each chunk, ``(B or 1, n)``.
     """
 
-    def __init__(
-        self,
-        real: Tensor | None,
-        chunks: tuple[int, int],
-        device: torch.device,
-        dtype: torch.dtype,
-        by_scan: bool = False,
-    ) -> None:
-        self.real, self.by_scan = real, by_scan
-        number, size = chunks
+    def __init__(self, real: Tensor | None, chunks: tuple[int, int], device: torch.device, dtype: torch.dtype) -> None:
+        self.real, (number, size) = real, chunks
         if real is None:
             self.ticks = torch.arange(1, size + 1, device=device, dtype=dtype)[None, None]
             self.tokens = torch.full((1, number), size, device=device, dtype=dtype)
@@ -108,56 +98,28 @@ class Clock:
         They decay by ``decay_HK`` nats a token (H may be 1) from ``start_BHKX``, to which each chunk adds, relative to
         its beginning, ``added_BHnKX``.
         """
-        levels = 0
         if records_a_graph():
-            levels = 1  # any number of chunks in one graph: the number of levels is fixed
-        elif self.by_scan:
-            levels = _levels(added_BHnKX.shape[2])
-        return _carry(decay_HK, self.tokens, added_BHnKX, start_BHKX, levels)
-
-
-def _carry(
-    decay_HK: Tensor,
-    tokens_Bn: Tensor,
-    added_BHnKX: Tensor,
-    start_BHKX: Tensor,
-    levels: int,
-    at_ends: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """:meth:`Clock.carry` of n pieces of ``tokens_Bn`` tokens by a scan over groups of them, and over groups of groups.
-
-    With ``levels`` of groups the factors of a slot are n · GROUP, an eighth of that for each level above, and the
-    square of the groups of the last; without, n². ``added`` is relative to the beginning of its piece, or to the end.
-    """
-    chunks = added_BHnKX.shape[2]
-    if levels == 0:
-        elapsed = F.pad(tokens_Bn.cumsum(dim=-1), (1, 0)).unsqueeze(1)
-        seen_from = elapsed[..., 1:] if at_ends else elapsed[..., :-1]
-        sums = _faded_sums(decay_HK, elapsed, seen_from, added_BHnKX, start_BHKX)
+            return self._carry_by_groups(decay_HK, added_BHnKX, start_BHKX)
+        elapsed = F.pad(self.tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+        sums = _faded_sums(decay_HK, elapsed, elapsed[..., :-1], added_BHnKX, start_BHKX)
         return sums[:, :, :-1], sums[:, :, -1]
-    groups = blocks_of(chunks, GROUP)
-    fill = groups * GROUP - chunks
-    added = torch.unflatten(F.pad(added_BHnKX, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
-    tokens = torch.unflatten(F.pad(tokens_Bn, (0, fill)), 1, (groups, GROUP))
-    # Tokens before each piece of a group and, last, in the group, (B, 1, groups, GROUP + 1).
-    elapsed = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
-    seen_from = elapsed[..., 1:] if at_ends else elapsed[..., :-1]
-    decay = decay_HK.unsqueeze(1)
-    rest = elapsed[..., -1:] - seen_from
-    # Relative to the end of a group, because growth from its beginning would leave the range of float32.
-    group_sums = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
-    group_tokens = elapsed[:, 0, :, -1]
-    before, after = _carry(decay_HK, group_tokens, group_sums, start_BHKX, levels - 1, at_ends=True)
-    sums = _faded_sums(decay, elapsed, seen_from, added, before)
-    return first_positions(sums[:, :, :, :-1].flatten(2, 3), chunks), after
 
-
-def _levels(chunks: int) -> int:
-    """Levels of groups after which no more than one group is left."""
-    levels = 0
-    while chunks > GROUP:
-        chunks, levels = -(-chunks // GROUP), levels + 1
-    return levels
+    def _carry_by_groups(self, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
+        """From group to group, and in each from chunk to chunk: a graph has all chunks, and n² factors are too many."""
+        chunks = added_BHnKX.shape[2]
+        groups = blocks_of(chunks, GROUP)
+        fill = groups * GROUP - chunks
+        added = torch.unflatten(F.pad(added_BHnKX, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
+        tokens = torch.unflatten(F.pad(self.tokens, (0, fill)), 1, (groups, GROUP))
+        # Tokens before each chunk of a group and, last, in the group, (B, 1, groups, GROUP + 1).
+        elapsed = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+        decay, rest = decay_HK.unsqueeze(1), elapsed[..., -1:] - elapsed[..., :-1]
+        # Relative to the end of a group, because growth from its beginning would leave the range of float32.
+        group_sums = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
+        before_groups = F.pad(elapsed[:, 0, :, -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
+        sums = _faded_sums(decay_HK, before_groups, before_groups[..., 1:], group_sums, start_BHKX)
+        in_groups = _faded_sums(decay, elapsed, elapsed[..., :-1], added, sums[:, :, :-1])
+        return first_positions(in_groups[:, :, :, :-1].flatten(2, 3), chunks), sums[:, :, -1]
 
 
 def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor, start: Tensor) -> Tensor:

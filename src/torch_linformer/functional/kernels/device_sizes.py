@@ -4,8 +4,8 @@ On a CPU it was measured (docs/log.md): what is worked on at once stays in the c
 than memory that is there already. A GPU wants the opposite, few kernels over much data. Its sizes are chosen by
 arithmetic and have not been measured. A block of 128 queries copies (K + c + 2r) / c keys and values a query: with K
 256 and r 32 these are 6 for c = 64 and 3.5 for c = 128, for a sixth more scores; wider blocks save less than their
-scores cost. 2^27 scores are 512 MB in float32. A loop over segments (``impl="torch"``) takes 64 chunks of 64 positions,
-about as many batches for each product as a large GPU has processors.
+scores cost. 2^27 scores are 512 MB in float32. A segment of causal attention is 64 chunks of 64 positions, about as
+many batches for each product as a large GPU has processors.
 
 What is only ever run on a CPU has its sizes where it is: ``kernels/cpu.py``, ``products.py``, ``attention/joined.py``
 and ``slots/reach.py``. The chunks of causal attention have 64 positions on every device, which the range of float32
@@ -28,7 +28,6 @@ class Sizes(NamedTuple):
         window_scores: scores of slots and windows at a time; None for all.
         pooled_scores: scores of slots chosen by the input, at a time.
         segment: positions of causal attention whose chunks are computed side by side, in a loop over segments.
-        scan_numbers: numbers that the scan of causal attention makes at a time.
         inference_rows: queries at a time from their projection to the output; None for all.
     """
 
@@ -36,7 +35,6 @@ class Sizes(NamedTuple):
     window_scores: int | None
     pooled_scores: int
     segment: int
-    scan_numbers: int
     inference_rows: int | None
 
 
@@ -45,7 +43,6 @@ CPU = Sizes(
     window_scores=2**21,
     pooled_scores=2**20,
     segment=512,
-    scan_numbers=2**27,
     inference_rows=1024,
 )
 OTHERS = Sizes(
@@ -53,7 +50,6 @@ OTHERS = Sizes(
     window_scores=None,
     pooled_scores=2**27,
     segment=4096,
-    scan_numbers=2**27,
     inference_rows=None,
 )
 

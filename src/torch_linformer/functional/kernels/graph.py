@@ -51,6 +51,6 @@ def compiles_training() -> bool:
     return torch.is_grad_enabled() and is_compiling()
 
 
-def lends_parameters() -> bool:
-    """Whether a module can be lent other parameters while it is computed again: not in a compiled graph."""
+def can_swap_parameters() -> bool:
+    """Whether a module can have other parameters while it is computed again: not in a compiled graph."""
     return not is_compiling()

@@ -4,10 +4,10 @@
 kernels on processors that are not Intel's; ``onednn``, in the same wheel, takes AVX-512 wherever it is, and is twice as
 fast on a Zen 5 (docs/performance.md). The same holds in bfloat16 for the gradients of a linear map and for softmax
 attention. ``flash`` is the operator below SDPA on a CPU, which has no public name: it alone gives the sums by which two
-softmaxes are joined. ``auto`` takes what was measured to be fastest; results differ only in rounding.
+softmaxes are joined. Results differ only in rounding.
 
-What nobody has measured says so: :func:`implementations` lists it, and ``auto`` does not take it where something else
-runs.
+``auto`` takes on a CPU what was measured to be fastest there. On other devices it takes PyTorch's own functions. What
+nobody has measured is listed as "unmeasured", and ``auto`` takes it only where there is nothing else.
 """
 
 import threading
@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from torch_linformer.functional.kernels.graph import records_a_graph
 
 Name = Literal[
-    "auto", "torch", "onednn", "flash", "flex", "scan", "rows", "compress first", "project first", "at once", "chunks"
+    "auto", "torch", "onednn", "flash", "flex", "rows", "compress first", "project first", "at once", "chunks"
 ]
 UNMEASURED = "unmeasured"
 
@@ -104,9 +104,9 @@ def use_implementation(*names: Name) -> Iterator[dict[str, set[str]]]:
     ``"torch"`` run everywhere; ``"torch"`` takes only what PyTorch documents. ``"onednn"`` runs on a CPU, outside
     compiled and traced graphs: linear maps and projections in float32 and bfloat16, attention in bfloat16.
     ``"flash"``, likewise on a CPU, joins the softmaxes of slots and window in inference, and pools slots chosen by the
-    input. ``"flex"`` computes a window beside slots on the devices that FlexAttention has kernels for, ``"scan"``
-    causal attention to running means. Operations that have no such implementation need another name after it:
-    ``use_implementation("flex", "torch")``. Orders and portions of the same products (``"compress first"``,
+    input. ``"flex"`` computes a window beside slots on the devices that FlexAttention has kernels for. Operations that
+    have no such implementation need another name after it: ``use_implementation("flex", "torch")``. Causal attention
+    has one implementation, and nothing to choose. Orders and portions of the same products (``"compress first"``,
     ``"project first"``; ``"at once"``, ``"chunks"``) are chosen beside kernels: ``("compress first", "auto")``.
     The ``impl`` of a function, unless it is ``"auto"``, takes precedence.
 

@@ -9,7 +9,7 @@ from torch_linformer.functional.attention.softmax_parts import Slots
 from torch_linformer.functional.causal.attention import attend_causally
 from torch_linformer.functional.causal.state import CausalState
 from torch_linformer.functional.padding import Padding, mask_of
-from torch_linformer.nn.attention.context import CALL, Attended, Call, Context, FullContext, HeadSizes
+from torch_linformer.nn.attention.context import Attended, Call, Context, FullContext, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import FullState, KeysAndValues, Past, at_positions
 from torch_linformer.nn.dynamic_projection import CausalProjection
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions, check_k
@@ -22,7 +22,7 @@ class CausalFullContext(FullContext):
     options = frozenset({"rotary_dim"})
     causal = True
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         past, padding = call.past, mask_of(read.slots.padding)
         queries, keys, values = at_positions(self.rotary_dim, queries, read.slots, past)
         if past is not None:
@@ -72,7 +72,7 @@ class CausalSlotContext(Context):
         if self.running is not None:
             self.running.reset_parameters()
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         past, padding = call.past, read.slots.padding
         piece = padding if isinstance(padding, Padding) and padding.is_piece else None
         if piece is not None:

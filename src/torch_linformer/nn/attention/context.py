@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch_linformer.functional.attention.operation import attend
 from torch_linformer.functional.attention.plain_softmax import attend_by_distance
 from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall
-from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap
 from torch_linformer.nn.attention.source import HeadSource, Source
@@ -64,9 +64,6 @@ class Call(NamedTuple):
     @property
     def softmax(self) -> SoftmaxCall:
         return SoftmaxCall(self.dropout_p, self.need_weights)
-
-
-CALL = Call()
 
 
 class Context(nn.Module):
@@ -162,7 +159,7 @@ class Context(nn.Module):
         value: Tensor,
         key_padding_mask: Tensor | Padding | None = None,
         *,
-        call: Call = CALL,
+        call: Call = Call(),
         shared_projection: SequenceMap | None = None,
     ) -> Attended:
         """Self-attention of one sequence, whose queries, keys and values some other module has made.
@@ -237,7 +234,7 @@ class Context(nn.Module):
         keys, values = source.all_heads()
         return KeysAndValues(Slots(keys, values, source.padding))
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are asked for."""
         raise NotImplementedError
 
@@ -271,8 +268,12 @@ class FullContext(Context):
     options = frozenset[str]()
     no_mask = "it takes the masks that Linformer attention takes"
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
-        return attend(queries, read.slots, call=call.softmax)
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
+        return attend(queries, self.clean(read.slots), call=call.softmax)
+
+    def clean(self, positions: Slots) -> Slots:
+        """Values of zeros at padding, where linear maps have put their biases."""
+        return positions._replace(values=zero_padding(positions.values, mask_of(positions.padding)))
 
 
 class FullContextOfDistances(FullContext):
@@ -289,7 +290,7 @@ class FullContextOfDistances(FullContext):
     def is_aligned(self) -> bool:
         return True
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         if call.distance_bias is None:
             return super().attend(queries, read, call)
-        return attend_by_distance(queries, read.slots, call.distance_bias, call.softmax)
+        return attend_by_distance(queries, self.clean(read.slots), call.distance_bias, call.softmax)

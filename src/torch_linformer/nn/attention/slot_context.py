@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch_linformer.functional.attention.operation import attend
 from torch_linformer.functional.attention.plain_softmax import bias_at
 from torch_linformer.functional.attention.softmax_parts import (
-    ExactPlaces,
     ExactTokens,
     Slots,
     Window,
@@ -16,7 +15,7 @@ from torch_linformer.functional.attention.softmax_parts import (
     find_exact_tokens,
 )
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
-from torch_linformer.nn.attention.context import CALL, Attended, Call, Context, HeadSizes
+from torch_linformer.nn.attention.context import Attended, Call, Context, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, SlotReader, build_map
 from torch_linformer.nn.attention.source import Pair, Source
@@ -58,8 +57,7 @@ class SlotTerms(nn.Module):
         reached = keys.shape[2]
         if self.bias_k is not None and self.bias_v is not None:
             keys = keys + self.bias_k[:, :reached]
-            # A slot without a token is nothing, and its bias too: a row with only padding attends to all of them.
-            values = zero_padding(values + self.bias_v[:, :reached], mask_of(padding))
+            values = zero_padding(values + self.bias_v[:, :reached], mask_of(padding))  # a hidden slot is nothing
         if self.mass is not None and score_bias is not None:
             score_bias = score_bias + self.mass[:, :reached]
         return Slots(keys, values, padding, score_bias)
@@ -200,14 +198,15 @@ class SlotContext(Context):
         exact = None
         if self.exact_first + self.exact_last > 0:
             places = find_exact_tokens(source.like, source.padding, self.exact_first, self.exact_last)
-            exact = _exact_tokens(source, places)
+            keys, values = source.tokens(places)
+            exact = ExactTokens(keys, zero_padding(values, mask_of(places.missing)), places.missing)
             if window is not None:  # these tokens count once
                 window = window._replace(padding=places.hidden(source.like.shape[1], self.reach))
         if reader is None:
             return KeysAndValues(self._no_slots(source.like), exact, window)
         return KeysAndValues(self._slots(reader, source), exact, window, reader.maps.key.k)
 
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         window = read.window
         if window is not None and call.start > 0:
             window = _around(window, call.start, queries.shape[2])
@@ -244,12 +243,6 @@ class SlotContext(Context):
         keys, values = torch.split(keys_and_values, [keys.shape[-1], values.shape[-1]], dim=-1)
         before = min(self.reach, padding.start)
         return Window(keys, values, self.reach, padding.mask_around(self.reach), before)
-
-
-def _exact_tokens(source: Source, places: ExactPlaces) -> ExactTokens:
-    """In a row without tokens all that is attended to is missing: its values are zeros."""
-    keys, values = source.tokens(places)
-    return ExactTokens(keys, zero_padding(values, mask_of(places.missing)), places.missing)
 
 
 def _around(window: Window, start: int, length: int) -> Window:
