@@ -50,8 +50,11 @@ def linearize(
     more than K × the width of the keys numbers a layer, which begin as means of segments and are to be trained: see
     ``torch_linformer.distill``.
 
-    The copy is of a class of its own, a subclass of the original's: ``LinearBertModel``. ``save_pretrained`` writes a
-    folder that the Auto classes open once ``torch_linformer`` is imported.
+    The copy is a deep one, of a class of its own, a subclass of the original's: ``LinearBertModel``.
+    ``save_pretrained`` writes a folder that the Auto classes open once ``torch_linformer`` is imported.
+
+    Before it is returned, the copy and the original read a small made-up batch, every row exactly, and must compute the
+    same up to rounding; the copy also embeds one row of ``max_length`` tokens.
 
     Args:
         model: with or without a head; its self-attention is bidirectional and goes through the attention interface of
@@ -69,7 +72,8 @@ def linearize(
 
     Raises:
         TypeError: for anything but a model of transformers.
-        ValueError: for a model whose attention cannot be replaced, or a number out of range.
+        ValueError: for a model whose attention cannot be replaced or whose copy differs, with the layer where it does
+            first, or a number out of range.
 
     Example:
         >>> import torch_linformer
