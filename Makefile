@@ -105,10 +105,11 @@ soak: setup  ## kill and damage bulk runs again and again, and compare their row
 soak-serve: setup  ## a server under all that clients may do, for minutes; ARGS="path/to/model --minutes 10"
 	@$(PY) tools/soak_serve.py $(ARGS)
 
-check: setup  ## lint, formatting, types, and the files for GitHub by their schemas
+check: setup  ## lint, formatting, types (of the documentation too), and the files for GitHub by their schemas
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) tools/check_snippets.py
 	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-issue-forms $(FORMS)
