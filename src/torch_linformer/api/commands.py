@@ -17,6 +17,7 @@ from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.inference.evaluate import evaluate as score_folder
 from torch_linformer.inference.export import FILES, export_model
 from torch_linformer.opening import processes
+from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.run_options import check_names, settings_of
 from torch_linformer.training.train import train as run_training
@@ -145,13 +146,16 @@ def evaluate(
     return scores
 
 
-def export(model: PathOrName, output: PathOrName | None = None, *, format: str = "onnx") -> Exported:
+def export(
+    model: PathOrName, output: PathOrName | None = None, *, format: str = "onnx", screen: Screen | None = None
+) -> Exported:
     """Write a model as one file for onnxruntime or torch, as ``linformer export``.
 
     Args:
         model: its folder, or a :class:`Run`.
         output: the folder to make; ``MODEL-FORMAT`` if None.
         format: ``onnx`` or ``torch``.
+        screen: where progress is shown; on standard output if None.
 
     Returns:
         The file, and how far its scores are from the model's at most.
@@ -166,7 +170,7 @@ def export(model: PathOrName, output: PathOrName | None = None, *, format: str =
     """
     name = os.fspath(model)
     folder = Path(f"{name.rstrip('/')}-{format}" if output is None else output)
-    difference = export_model(name, folder, format)
+    difference = export_model(name, folder, format, screen)
     return Exported(folder / FILES[format], difference)
 
 
