@@ -5,6 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
+MARK := .made-by-make
 FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 TRANSFORMERS := $(shell sed -n 's/^transformers==//p' constraints.txt)
 THEIR_TESTS := .transformers_cache/$(TRANSFORMERS)/tests/__init__.py
@@ -15,6 +16,12 @@ PIP_INSTALL := -m pip --quiet --disable-pip-version-check --no-input install --c
 STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	found = u.find_spec('torch_linformer').submodule_search_locations[0]; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
+
+# An environment without the mark is somebody's own: it is neither emptied nor installed into.
+check_mark = test -e $(1)/$(MARK) || ! test -e $(1) -o -L $(1) || { \
+	  echo "$(1) was not made by this Makefile and stays as it is; name another: make $(MAKECMDGOALS) $(2)=$(1)-dev" >&2; \
+	  exit 1; }
+make_venv = rm -rf $(1) && mkdir $(1) && touch $(1)/$(MARK) && $(PYTHON) -m venv $(1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test coverage bench gpu fuzz soak soak-serve clients test-clients test-hf check docs build release-check clean
@@ -33,9 +40,10 @@ $(STAMP): pyproject.toml constraints.txt
 	  version=$$($(PYTHON) -c "import platform; print(platform.python_version())" 2>/dev/null || echo missing); \
 	  echo "Python 3.11 or newer is needed; $(PYTHON) is $$version. Name another: make setup PYTHON=/path/to/python" >&2; \
 	  exit 1; }
+	@$(call check_mark,$(VENV),VENV)
 	@echo "installing torch-linformer and its tools into $(VENV) (1.8 GB with a CPU-only torch, more with CUDA)"
 	@rm -f $(STAMP)
-	@$(if $(filter whole,$(STATE)),,$(PYTHON) -m venv --clear $(VENV))
+	@$(if $(filter whole,$(STATE)),,$(call make_venv,$(VENV)))
 	@$(PY) $(PIP_INSTALL) torch
 	@$(PY) $(PIP_INSTALL) --editable ".[dev]"
 	@touch $(STAMP)
@@ -54,7 +62,8 @@ coverage: setup  ## run the tests and say which lines and branches none of them 
 
 # An environment of their own: what these packages print and patch is not to reach the other tests.
 clients: setup
-	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(call check_mark,$(CLIENTS),CLIENTS)
+	@test -x $(CLIENTS)/bin/python || { $(call make_venv,$(CLIENTS)); }
 	@$(CLIENTS)/bin/python $(PIP_INSTALL) torch
 	@$(CLIENTS)/bin/python $(PIP_INSTALL) --editable ".[dev,clients]"
 
@@ -96,10 +105,11 @@ soak: setup  ## kill and damage bulk runs again and again, and compare their row
 soak-serve: setup  ## a server under all that clients may do, for minutes; ARGS="path/to/model --minutes 10"
 	@$(PY) tools/soak_serve.py $(ARGS)
 
-check: setup  ## lint, formatting, types, and the files for GitHub by their schemas
+check: setup  ## lint, formatting, types (of the documentation too), and the files for GitHub by their schemas
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) tools/check_snippets.py
 	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-issue-forms $(FORMS)

@@ -33,6 +33,22 @@ def test_each_damage_of_the_soak_is_one(damage, tmp_path):
     assert damage_of(part, state) is not None
 
 
+def test_every_python_of_the_documentation_is_checked_on_its_own_line():
+    snippets = script("check_snippets")
+    modules = snippets.modules()
+    for page in snippets.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert len(list(snippets.blocks_of_page(text))) == text.count("```python"), page
+        lines = modules.get(page.relative_to(ROOT).as_posix(), "").splitlines()
+        assert all(line in ("", written) for line, written in zip(lines, text.splitlines(), strict=False)), page
+    examples = [place for place in modules if place.startswith("src/")]
+    assert len(examples) >= sum(">>> " in path.read_text(encoding="utf-8") for path in snippets.SOURCES)
+    for place in examples:
+        path, _, number = place.partition(":")
+        lines = zip(modules[place].splitlines(), (ROOT / path).read_text(encoding="utf-8").splitlines(), strict=False)
+        assert all(line.strip() in written for line, written in lines) and int(number) > 1
+
+
 @pytest.fixture
 def release_check():
     return script("release_check")

@@ -16,4 +16,4 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
         value = namespace[name] = getattr(importlib.import_module(modules[name], package), name)
         return value
 
-    return get, lambda: sorted({*namespace, *modules})
+    return get, lambda: list(namespace["__all__"])

@@ -1,6 +1,7 @@
 """`distill` from Python: it does what the command does, with the models that it is given."""
 
 import copy
+import inspect
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    PreTrainedTokenizerBase,
 )
 
 import torch_linformer
@@ -134,12 +136,6 @@ def test_a_head_learns_what_it_says(model_class, tmp_path, save_source, tokenize
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": "a.csv"}, "--data has no place here: here the model and the texts are given"),
-        ({"delimiter": ";"}, "--delimiter has no place here: here the model and the texts are given"),
-        ({"k": 8}, r"--k has no place here: torch_linformer\.linearize has decided it"),
-        ({"exact_below": 8}, r"--exact-below has no place here: torch_linformer\.linearize has decided it"),
-        ({"fsdp": True}, "--fsdp has no place here: torchrun starts it in several processes"),
-        ({"push_to_hub": "name"}, r"--push-to-hub has no place here: model\.push_to_hub uploads the result"),
         ({"test": "held-out.csv"}, "test must be a fraction of the texts, got 'held-out.csv'"),
         ({"task": "mlm"}, "--task mlm: .* has no head for it"),
         ({"pooling": "last"}, "pooling must be one of mean, cls, max, got 'last'"),
@@ -156,9 +152,26 @@ def test_options_that_it_cannot_use(teacher, tokenizer, texts, options, message)
     assert all(torch.equal(first[name], tensor) for name, tensor in student.state_dict().items())
 
 
-def test_an_unknown_option(teacher, tokenizer, texts):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'epochs'"):
-        torch_linformer.distill(linearize(teacher, **SLOTS), teacher, tokenizer, texts, epochs=3)
+@pytest.mark.parametrize("option", ["epochs", "k", "data", "fsdp"])
+def test_an_unknown_option(teacher, tokenizer, texts, option):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+        torch_linformer.distill(linearize(teacher, **SLOTS), teacher, tokenizer, texts, **{option: 3})
+
+
+def test_its_options_are_those_of_the_command():
+    parameters = inspect.signature(torch_linformer.distill).parameters
+    fields = AdaptSettings.__dataclass_fields__
+    shared = parameters.keys() & fields.keys() - {"output"}
+    assert shared >= {"steps", "minutes", "learning_rate", "slot_learning_rate", "precision", "test", "task"}
+    assert {name: str(parameters[name].default) for name in shared} == {
+        name: str(fields[name].default) for name in shared
+    }
+
+
+def test_a_slow_tokenizer(teacher, texts):
+    slow = PreTrainedTokenizerBase()
+    with pytest.raises(InputError, match=r"^the tokenizer is a PreTrainedTokenizerBase: a fast one is needed, with a "):
+        torch_linformer.distill(linearize(teacher, **SLOTS), teacher, slow, texts)
 
 
 def test_models_that_do_not_belong_together(teacher, tokenizer, texts):

@@ -4,6 +4,8 @@ import inspect
 import json
 import os
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.cli.app import run as command
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.training.train_settings import TrainSettings
 
@@ -114,9 +117,25 @@ def test_what_cannot_be_used_is_refused_in_one_line(
         getattr(torch_linformer, function)(*arguments, **options)
 
 
-@pytest.mark.parametrize(("function", "settings"), [("train", TrainSettings), ("adapt", AdaptSettings)])
-def test_signatures_show_every_option_of_the_command(function, settings):
+@pytest.mark.parametrize(
+    ("function", "settings", "places"),
+    [("train", TrainSettings, ["data"]), ("adapt", AdaptSettings, ["source", "data"]), ("evaluate", DataOptions, None)],
+)
+def test_signatures_show_every_option_of_the_command(function, settings, places):
     parameters = inspect.signature(getattr(torch_linformer, function)).parameters
-    fields = settings.__dataclass_fields__
-    assert fields.keys() <= parameters.keys()
-    assert all(parameters[name].default == field.default for name, field in fields.items() if name != "data")
+    fields = {name: field for name, field in settings.__dataclass_fields__.items() if name not in ("data", "trained")}
+    assert {name: str(parameters[name].default) for name in fields} == {
+        name: str(field.default) for name, field in fields.items()
+    }
+    assert [name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY] == (
+        places or ["model", "data"]
+    )
+
+
+def test_signatures_have_the_types_that_python_may_give():
+    parameters = inspect.signature(torch_linformer.train).parameters
+    assert parameters["k"].annotation == int | Sequence[int] | str | None
+    assert parameters["test"].annotation == float | str | os.PathLike[str] and parameters["test"].default == 0.2
+    for function in (torch_linformer.train, torch_linformer.adapt, torch_linformer.evaluate, torch_linformer.distill):
+        annotations = [each.annotation for each in inspect.signature(function).parameters.values()]
+        assert Any not in annotations and not any(isinstance(each, str) for each in annotations)

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from torch_linformer.cli.app import run
 
-FULL = "linformer: the disk is full: make room, then run the same command again (train, adapt: with --resume)\n"
+FULL = "linformer: the disk is full: make room, then run the same command again, with --resume where it began a run\n"
 
 
 @pytest.fixture

@@ -92,17 +92,23 @@ def test_a_signal_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, cl
     assert weights(output) == weights(classifier_run.folder)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_before_the_training_prints_it_as_well(start_command, datasets_cache, write_csv, tmp_path, signum):
+@pytest.mark.parametrize(
+    ("signum", "more", "advice"),
+    [
+        (signal.SIGINT, [], "to go on:  linformer {} --resume"),
+        (signal.SIGTERM, ["--check"], "nothing was written"),
+    ],
+)
+def test_a_signal_before_the_training(start_command, datasets_cache, write_csv, tmp_path, signum, more, advice):
     path = write_csv(tmp_path / "many.csv", [("wet mud " * 20, i % 2) for i in range(150_000)])
-    arguments = ["train", "--data", path, "--output", str(tmp_path / "run")]
+    arguments = ["train", "--data", path, "--output", str(tmp_path / "run"), *more]
     before = set(datasets_cache.rglob("*.incomplete*"))
     process = start_command(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_for(lambda: set(datasets_cache.rglob("*.incomplete*")) - before, process)  # it reads the documents
     process.send_signal(signum)
     _, error = process.communicate(timeout=600)
     assert process.returncode == 128 + signum
-    assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
+    assert error == f"stopped; {advice.format(shlex.join(arguments))}\n"
     assert not (tmp_path / "run").exists()
 
 

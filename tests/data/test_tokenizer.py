@@ -3,7 +3,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -86,12 +85,11 @@ def test_bpe_is_the_same_in_every_process():
 @pytest.mark.parametrize("text", ["a" * 1_000_000, "acgt" * 250_000, "some words\n" * 90_000, " " * 1_000_000])
 @pytest.mark.parametrize("spec", ["bytes", "bpe:280"])
 def test_a_document_of_a_megabyte(spec, text):
-    start = time.monotonic()
     tokenizer = build_tokenizer(spec, [text], max_length=64)
     encoded = DocumentEncoder(tokenizer, 64)([text])
     assert encoded["length"] == [64]
     assert encoded["num_tokens"][0] == len(text) + 2 if spec == "bytes" else encoded["num_tokens"][0] < len(text)
-    assert time.monotonic() - start < 60  # quadratic training took more than ten minutes
+    assert max(map(len, tokenizer.get_vocab())) <= 256  # of longer words training takes more than ten minutes
 
 
 @pytest.mark.parametrize("spec", ["bpe", "bpe:", "bpe:many", "bpe:-5", "bpe:259", "bpe:3e4"])

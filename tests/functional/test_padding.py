@@ -42,3 +42,21 @@ def test_zero_padding_replaces_and_stops_the_gradient():
     cleaned.sum().backward()
     assert sequence.grad.tolist() == [[[1.0], [0.0]]]
     assert zero_padding(sequence, None) is sequence
+
+
+class Layers(torch.nn.Module):
+    """Ask twice what follows from a mask, as the layers of a model do."""
+
+    def forward(self, sequence, mask):
+        padding = Padding(mask)
+        return padding.restore(padding.justify(sequence)) + padding.restore(2 * padding.justify(sequence))
+
+
+def test_an_exported_program_works_the_padding_out_once():
+    sequence, mask = torch.randn(2, 7, 3), torch.tensor([[0, 1, 0, 0, 1, 0, 0], [0] * 7]).bool()
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")}
+    program = torch.export.export(Layers(), (sequence, mask), dynamic_shapes=(sizes, sizes))
+    recorded = [str(node.target) for node in program.graph.nodes]
+    assert recorded.count("aten.cumsum.default") == 1 and recorded.count("aten.scatter.src") == 1
+    others = torch.randn(3, 5, 3), torch.rand(3, 5) > 0.5  # nothing is kept of the rows that it was recorded with
+    torch.testing.assert_close(program.module()(*others), Layers()(*others))

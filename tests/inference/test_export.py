@@ -113,8 +113,8 @@ def test_a_folder_that_is_taken(classifier_run, tmp_path):
 def test_scores_that_differ_leave_nothing(classifier_run, tmp_path, monkeypatch):
     write = export._write
 
-    def write_another(scores, file):
-        write(scores, file)
+    def write_another(scores, file, screen):
+        write(scores, file, screen)
         with torch.no_grad():
             scores.model.classifier.bias += 0.01
 

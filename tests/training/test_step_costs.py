@@ -1,5 +1,4 @@
 import json
-import time
 from dataclasses import asdict
 
 import pytest
@@ -71,7 +70,5 @@ def test_an_encoder_decoder_and_its_twin():
 
 
 @pytest.mark.usefixtures("no_fresh_process")
-def test_without_fresh_processes_there_are_no_costs_and_no_waiting():
-    started = time.monotonic()
+def test_without_fresh_processes_there_are_no_costs():
     assert measure_beside_full_attention(a_step("LinformerForSequenceClassification")) == ("no process started",) * 2
-    assert time.monotonic() - started < 5

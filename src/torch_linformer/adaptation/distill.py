@@ -1,14 +1,15 @@
 """A distillation from Python: a linear encoder learns from texts to do what its original does."""
 
 import copy
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from datasets import Dataset
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation import Adaptation
@@ -18,7 +19,7 @@ from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.data.tokenizer import reads_from_the_left
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.heads import head_of
-from torch_linformer.errors import InputError, flag
+from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.folders import check_free, new_folder
 from torch_linformer.tasks.retrieval import POOLINGS
@@ -26,26 +27,30 @@ from torch_linformer.training.training_screen import TrainingScreen
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 OF_LINEARIZE = ("k", "window", "max_length", "exact_first", "exact_last", "exact_below", "projection")
-OF_FILES = ("text_column", "label_column", "encoding", "delimiter", "quoting", "header", "text_folder")
-OF_THE_COMMAND = {
-    **dict.fromkeys(("data", *OF_FILES, "trust_remote_code"), "here the model and the texts are given"),
-    **dict.fromkeys(OF_LINEARIZE, "torch_linformer.linearize has decided it"),
-    "fsdp": "torchrun starts it in several processes",
-    "push_to_hub": "model.push_to_hub uploads the result",
-}
 SAME = ("hidden_size", "num_hidden_layers", "vocab_size")  # of teacher and student
 
 
 def distill(
     model: Model,
     teacher: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     *,
+    task: str | None = None,
     pooling: str | None = None,
-    output: str | Path | None = None,
+    test: float = 0.1,
+    steps: int | None = None,
+    minutes: float | None = None,
+    batch_size: int | None = None,
+    learning_rate: float = 7e-5,
+    slot_learning_rate: float = 6e-3,
+    seed: int = 0,
+    precision: str = "auto",
+    device: str = "auto",
+    compile: bool = False,
+    probe: bool = True,
+    output: str | os.PathLike[str] | None = None,
     screen: TrainingScreen | None = None,
-    **options: Any,
 ) -> Model:
     r"""Train a linear encoder to do what its original does, as ``linformer adapt``.
 
@@ -59,38 +64,57 @@ def distill(
         model: made by ``torch_linformer.linearize``; it is trained in place, in float32, and returned in
             evaluation mode.
         teacher: the original that it was made of; it is not changed.
-        tokenizer: its own.
+        tokenizer: its own, a fast one.
         texts: like those that it is to read, without labels.
+        task: ``embed``, ``mlm`` or ``classify``; what the head is for if None.
         pooling: what makes embeddings of hidden states: ``mean``, ``cls`` or ``max``; mean by default, and what a
             classifier reads.
+        test: share of the texts that the result is compared with its original on.
+        steps: of the training; 1,000, or as many as ``minutes`` allow, if None.
+        minutes: that it takes at most.
+        batch_size: texts a step; 16, or as few as make 60 steps in ``minutes``, if None.
+        learning_rate: the highest.
+        slot_learning_rate: the highest of what chooses the slots.
+        seed: of the split and of the order.
+        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
+        device: ``auto`` takes a GPU if there is one.
+        compile: whether torch.compile makes the kernels, which the first batches wait for.
+        probe: whether a forward pass is measured beside the original's, for the report.
         output: folder for the result, with ``adaptation.json`` and ``report.html``; None writes nothing.
         screen: where progress is shown.
-        options: ``steps``, ``minutes``, ``batch_size``, ``learning_rate``, ``seed``, ``precision``, …, those of
-            ``linformer adapt`` with underscores; ``task`` is that of the head, ``test`` a fraction.
 
     Raises:
         InputError: for anything wrong with the models, the texts, the options or the folder.
-        TypeError: an unknown option.
     """
     if not isinstance(model, LinearEncoder):
         raise InputError(f"{type(model).__name__} is not linear: torch_linformer.linearize makes it so")
-    for name, reason in OF_THE_COMMAND.items():
-        if name in options:
-            raise InputError(f"{flag(name)} has no place here: {reason}")
     _check_teacher(model, teacher)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise InputError(f"the tokenizer is a {type(tokenizer).__name__}: a fast one is needed, with a tokenizer.json")
     if pooling not in (None, *POOLINGS):
         raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
     linear = model.config.linear_options
     settings = AdaptSettings(
         data=f"{len(texts)} texts",
-        output=None if output is None else str(output),
+        task=task,
+        test=str(test),
+        steps=steps,
+        minutes=minutes,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        slot_learning_rate=slot_learning_rate,
+        seed=seed,
+        precision=precision,
+        device=device,
+        compile=compile,
+        probe=probe,
+        output=None if output is None else os.fspath(output),
         **{name: getattr(linear, name) for name in OF_LINEARIZE if name != "window"},
         window=linear.window or 0,
-        **options,
     )
-    held_out = parse_part(str(settings.test))
+    held_out = parse_part(settings.test)
     if not isinstance(held_out, float):
-        raise InputError(f"test must be a fraction of the texts, got {settings.test!r}")
+        raise InputError(f"test must be a fraction of the texts, got {test!r}")
     if output is not None:
         check_free(Path(output))
     name, tokenizer = teacher.name_or_path or type(teacher).__name__, reads_from_the_left(copy.deepcopy(tokenizer))

@@ -4,13 +4,14 @@ import dataclasses
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_report import RESULT
 from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.api.calls import AdaptCall, EvaluateCall, PathOrName, TrainCall, called_as
 from torch_linformer.api.run import Run
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.inference.evaluate import evaluate as score_folder
@@ -18,12 +19,10 @@ from torch_linformer.inference.export import FILES, export_model
 from torch_linformer.opening import processes
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.training.run_options import Function, check_names, settings_of, with_keywords
+from torch_linformer.training.run_options import check_names, settings_of
 from torch_linformer.training.train import train as run_training
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
-
-PathOrName = str | os.PathLike[str]
 
 
 class Exported(NamedTuple):
@@ -33,16 +32,7 @@ class Exported(NamedTuple):
     difference: float
 
 
-def _with_options(settings: type) -> Callable[[Function], Function]:
-    """Show the fields of settings, but for the data, as the keywords of a function that takes any."""
-    return with_keywords(
-        inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=item.type)
-        for item in dataclasses.fields(settings)
-        if item.name != "data"
-    )
-
-
-@_with_options(TrainSettings)
+@called_as(TrainCall)
 def train(
     data: PathOrName = "stdlib", *, resume: bool = False, screen: TrainingScreen | None = None, **options: Any
 ) -> Run:
@@ -76,7 +66,7 @@ def train(
     return Run(folder, {name: result[name] for name in HEADLINES[settings.task]}, result)
 
 
-@_with_options(AdaptSettings)
+@called_as(AdaptCall)
 def adapt(
     source: PathOrName,
     data: PathOrName,
@@ -114,20 +104,9 @@ def adapt(
     return Run(folder, result["end"], result)
 
 
+@called_as(EvaluateCall)
 def evaluate(
-    model: PathOrName,
-    data: PathOrName,
-    *,
-    documents: PathOrName | None = None,
-    max_errors: int = 0,
-    max_length: int | None = None,
-    overflow: str = "cut",
-    stride: int | None = None,
-    batch_size: int = 16,
-    device: str = "auto",
-    precision: str = "auto",
-    screen: Screen | None = None,
-    **reading: Any,
+    model: PathOrName, data: PathOrName, *, documents: PathOrName | None = None, **options: Any
 ) -> dict[str, Any]:
     """Score a trained model on documents of its task, as ``linformer evaluate``.
 
@@ -143,7 +122,7 @@ def evaluate(
         device: ``auto`` takes a GPU if there is one.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         screen: where notes on the data are shown.
-        reading: ``text_column``, ``label_column``, ``delimiter``, … of the command, with underscores.
+        options: ``text_column``, ``label_column``, ``delimiter``, … of the command, with underscores.
 
     Returns:
         Every score by its name, and ``documents``, how many there were.
@@ -157,32 +136,26 @@ def evaluate(
         >>> torch_linformer.evaluate("runs/posts", "more.csv")["accuracy"]  # doctest: +SKIP
         0.89
     """
-    known = [item.name for item in dataclasses.fields(DataOptions) if item.name != "trained"]
-    check_names(reading, known, "evaluate")
+    check_names(options, inspect.signature(EvaluateCall).parameters, "evaluate")
+    names = {item.name for item in dataclasses.fields(DataOptions)}
+    reading = {name: options.pop(name) for name in names & options.keys()}
+    documents = None if documents is None else os.fspath(documents)
     _, scores = score_folder(
-        os.fspath(model),
-        os.fspath(data),
-        documents=None if documents is None else os.fspath(documents),
-        options=DataOptions(**reading),
-        max_errors=max_errors,
-        max_length=max_length,
-        overflow=overflow,
-        stride=stride,
-        batch_size=batch_size,
-        device=device,
-        precision=precision,
-        screen=screen,
+        os.fspath(model), os.fspath(data), documents=documents, options=DataOptions(**reading), **options
     )
     return scores
 
 
-def export(model: PathOrName, output: PathOrName | None = None, *, format: str = "onnx") -> Exported:
+def export(
+    model: PathOrName, output: PathOrName | None = None, *, format: str = "onnx", screen: Screen | None = None
+) -> Exported:
     """Write a model as one file for onnxruntime or torch, as ``linformer export``.
 
     Args:
         model: its folder, or a :class:`Run`.
         output: the folder to make; ``MODEL-FORMAT`` if None.
         format: ``onnx`` or ``torch``.
+        screen: where progress is shown; on standard output if None.
 
     Returns:
         The file, and how far its scores are from the model's at most.
@@ -197,7 +170,7 @@ def export(model: PathOrName, output: PathOrName | None = None, *, format: str =
     """
     name = os.fspath(model)
     folder = Path(f"{name.rstrip('/')}-{format}" if output is None else output)
-    difference = export_model(name, folder, format)
+    difference = export_model(name, folder, format, screen)
     return Exported(folder / FILES[format], difference)
 
 

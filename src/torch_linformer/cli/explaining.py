@@ -15,7 +15,7 @@ PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "remote pr
 def explain(error: BaseException) -> str:
     """What went wrong, in one line."""
     if _is_disk_full(error):
-        return "the disk is full: make room, then run the same command again (train, adapt: with --resume)"
+        return "the disk is full: make room, then run the same command again, with --resume where it began a run"
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL)
     ):

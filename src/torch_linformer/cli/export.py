@@ -18,8 +18,11 @@ def export(
 
     The file is kept only if its scores agree with the model's; the tokenizer lies beside it.
     """
+    from rich.console import Console
+
     from torch_linformer.api.commands import export as write
+    from torch_linformer.reporting.screen import Screen
     from torch_linformer.reporting.tables import printable
 
-    file, difference = write(model, output, format=format)
+    file, difference = write(model, output, format=format, screen=Screen(Console(stderr=True)))
     print(f"{printable(str(file))}: its scores differ from the model's by at most {difference:.0e} of the largest")

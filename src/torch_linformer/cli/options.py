@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING
-from torch_linformer.training.run_options import with_keywords
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="folder of a trained model")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
@@ -65,10 +64,18 @@ READING: dict[str, tuple[Any, Any]] = {
 
 def showing(shared: Mapping[str, tuple[Any, Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Show these options as the last keywords of a command that takes any."""
-    return with_keywords(
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in shared.items()
-    )
+
+    def show(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command)
+        *named, _ = signature.parameters.values()
+        named += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in shared.items()
+        ]
+        vars(command)["__signature__"] = signature.replace(parameters=named)
+        return command
+
+    return show
 
 
 def positive_numbers(option: str, text: str, example: str = "512,1024") -> tuple[int, ...]:

@@ -21,8 +21,10 @@ from torch_linformer.errors import Stopped, flag
 from torch_linformer.training.run_options import RunOptions, read_config
 
 
-def run_resumable(run: Callable[..., object], settings: type[RunOptions], options: dict[str, Any]) -> None:
-    """Call ``run`` with the settings from the options and ``--config``; Ctrl-C prints how to resume."""
+def run_resumable(
+    run: Callable[..., object], settings: type[RunOptions], options: dict[str, Any], *, leaves_a_run: bool = True
+) -> None:
+    """Call ``run`` with the settings from the options and ``--config``; Ctrl-C prints how to resume what it leaves."""
     options.pop("debug")
     config = options.pop("config")
     settings_of_user = {name: value for name, value in options.items() if value is not None}
@@ -34,7 +36,7 @@ def run_resumable(run: Callable[..., object], settings: type[RunOptions], option
     from torch_linformer.opening import processes
     from torch_linformer.training.fitting import Interrupted
 
-    with saying_how_to_go_on(resume) as command:
+    with saying_how_to_go_on(resume if leaves_a_run else None) as command:
         try:
             run(chosen, resume=resume, command=command)
         except Interrupted as interrupted:
@@ -43,11 +45,12 @@ def run_resumable(run: Callable[..., object], settings: type[RunOptions], option
 
 
 @contextmanager
-def saying_how_to_go_on(resume: bool, start: str | None = None) -> Iterator[str]:
+def saying_how_to_go_on(resume: bool | None, start: str | None = None) -> Iterator[str]:
     """The command as it was given; a signal ends it with the command that goes on, and the status of that signal.
 
-    Such are Ctrl-C (130), SIGTERM of a cluster (143) and SIGHUP of a terminal that was closed (129). ``start`` is what
-    stands before the arguments, ``linformer`` or ``torchrun …`` if None.
+    Such are Ctrl-C (130), SIGTERM of a cluster (143) and SIGHUP of a terminal that was closed (129). ``resume`` is
+    None where nothing is left to go on with. ``start`` is what stands before the arguments, ``linformer`` or
+    ``torchrun …`` if None.
     """
     if start is None:
         processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
@@ -61,8 +64,8 @@ def saying_how_to_go_on(resume: bool, start: str | None = None) -> Iterator[str]
 
             if speaks_for_all():
                 with suppress(OSError):  # a terminal that is closed
-                    on = command if resume else f"{command} --resume"
-                    print(printable(f"stopped; to go on:  {on}"), file=sys.stderr)
+                    on = f"to go on:  {command}{'' if resume else ' --resume'}"
+                    print(printable(f"stopped; {'nothing was written' if resume is None else on}"), file=sys.stderr)
             signum = interrupt.signum if isinstance(interrupt, Stopped) else signal.SIGINT
             raise SystemExit(128 + signum) from None
 

@@ -19,7 +19,7 @@ def train(**options: Any) -> None:
     check = options.pop("check")
     if check and processes_started() > 1:
         raise InputError("--check tries a training in a single process: start it without torchrun")
-    run_resumable(_try if check else _train, TrainSettings, options)
+    run_resumable(_try if check else _train, TrainSettings, options, leaves_a_run=not check)
 
 
 def _train(*arguments: Any, **options: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar, TypeVarTuple
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.kernels.graph import exports_by_running, records_a_graph
 
 Derived = TypeVar("Derived")
 Arguments = TypeVarTuple("Arguments")
@@ -21,8 +21,9 @@ MaskLike = TypeVar("MaskLike", bound="Mask")
 class Mask:
     """A bool mask that nobody changes, True at what is hidden, and what follows from it, worked out once.
 
-    The layers of a stack have the same padding: what one of them asks about it, the others ask again. A recorded graph
-    finds equal steps itself, and may not write to what it is given: there nothing is kept.
+    The layers of a stack have the same padding: what one of them asks about it, the others ask again. A compiled graph
+    finds equal steps itself, and may not write to what it is given: there nothing is kept. An exported one finds them
+    too, when each has been recorded: what depends on the mask alone is kept there.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -31,7 +32,7 @@ class Mask:
 
     def derive(self: MaskLike, function: Callable[[MaskLike, *Arguments], Derived], *args: *Arguments) -> Derived:
         """``function(self, *args)``, kept for the next time that it is asked for."""
-        if records_a_graph():
+        if records_a_graph() and (args or not exports_by_running()):
             return function(self, *args)
         key = (function, args)
         if key not in self._derived:

@@ -33,6 +33,7 @@ from torch_linformer.opening.sentence_transformers import (
     sentence_settings,
     write_sentence_modules,
 )
+from torch_linformer.reporting.screen import Screen
 
 Program = Callable[..., Sequence[Any]]
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
@@ -71,12 +72,12 @@ class Scores(nn.Module):
         return hidden, self.vectors(hidden, named["input_ids"], named["attention_mask"])
 
 
-def export_model(folder: str, output: Path, format: str) -> float:
+def export_model(folder: str, output: Path, format: str, screen: Screen | None = None) -> float:
     """Write a model folder as ONNX or as a program of ``torch.export``, with its tokenizer and configuration.
 
     The file takes any number of rows and any length that the model takes: the dimensions ``batch`` and ``tokens``. It
     is loaded again (by onnxruntime, or by torch) and its scores are compared with the model's before the folder gets
-    its name. That of an embedder is one of sentence-transformers.
+    its name. That of an embedder is one of sentence-transformers. ``screen`` says what runs.
 
     Returns:
         The largest difference of a score, relative to the largest score.
@@ -90,6 +91,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
     if format == "onnx" and missing:
         raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
     check_free(output)
+    screen = screen or Screen()
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     if isinstance(model, LinformerForConditionalGeneration):
         raise InputError(
@@ -104,7 +106,8 @@ def export_model(folder: str, output: Path, format: str) -> float:
     scores = Scores(model, vectors).eval()
     with new_folder(output) as temporary:
         file = temporary / FILES[format]
-        _write(scores, file)
+        _write(scores, file, screen)
+        screen.say(f"comparing its scores with the model's, on texts of up to {_shapes(model)[-1][1]:,} tokens")
         program = _opened(file, scores)  # once: it takes nearly half as long as writing
         difference = float(np.max([_difference(scores, program, *shape) for shape in _shapes(model)]))  # NaN stays NaN
         if not difference <= _TOLERANCE:
@@ -136,13 +139,15 @@ def _batch(scores: Scores, rows: int, length: int) -> tuple[Tensor, ...]:
     return (ids, mask, types)[: len(scores.inputs)]
 
 
-def _write(scores: Scores, file: Path) -> None:
+def _write(scores: Scores, file: Path, screen: Screen) -> None:
     dimensions = {0: Dim("batch"), 1: Dim("tokens", max=scores.model.config.longest_input)}
     batch = _batch(scores, *_shapes(scores.model)[0])
+    screen.say("tracing the model")
     program = torch.export.export(scores, batch, dynamic_shapes=((dimensions,) * len(batch),))
     if file.suffix == ".pt2":
         torch.export.save(program, file)
         return
+    screen.say(f"writing its {len(program.graph.nodes):,} operations as ONNX, the longest part")
     names = {axis: dimension.__name__ for axis, dimension in dimensions.items()}  # which the program has not kept
     onnx = torch.onnx.export(
         program,

@@ -70,6 +70,7 @@ class Predictor(_Options):
         InputError: the folder holds no model that predicts anything, or an option is not for it.
 
     Example:
+        >>> from torch_linformer import Predictor
         >>> predictor = Predictor("runs/posts")  # doctest: +SKIP
         >>> predictor({"id": [7], "text": ["The parcel never came."]})  # doctest: +SKIP
         {'id': [7], 'label': ['complaint'], 'probabilities': [{...}], 'tokens': [7], 'cut': [False]}
@@ -249,6 +250,7 @@ class Embedder(_Options):
         InputError: the folder holds no model, or an option is not for it.
 
     Example:
+        >>> from torch_linformer import Embedder
         >>> embedder = Embedder("runs/all-MiniLM-L6-v2-linformer")  # doctest: +SKIP
         >>> embedder(["The parcel never came.", "Where is my order?"]).shape  # doctest: +SKIP
         (2, 384)
@@ -267,7 +269,7 @@ class Embedder(_Options):
         """Numbers of a vector."""
         return self._predictor.width
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray | list[np.ndarray]:
+    def __call__(self, texts: Sequence[str]) -> np.ndarray | Any:  # Any: for most models it is an array
         """The vectors of some texts, an array ``(texts, width)`` in float32; of a model that makes several a list.
 
         That has an array ``(vectors, width)`` for each text: up to ``--vectors`` of the training, one of a text of 64
@@ -279,9 +281,7 @@ class Embedder(_Options):
         check_texts(texts)
         if not len(texts):
             return [] if self._predictor.several else np.zeros((0, self.width), dtype=np.float32)
-        columns: Columns = self._predictor({"text": texts})
-        vectors: np.ndarray | list[np.ndarray] = columns["embedding"]
-        return vectors
+        return self._predictor({"text": texts})["embedding"]
 
 
 def check_texts(texts: Any) -> None:

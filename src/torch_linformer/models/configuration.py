@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -96,12 +96,15 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     Example:
         >>> import torch
         >>> from torch_linformer import LinformerConfig, LinformerForSequenceClassification
-        >>> sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-        >>> config = LinformerConfig(**sizes, vocab_size=1000, max_position_embeddings=8192, k=256, num_labels=3)
+        >>> config = LinformerConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        ...     intermediate_size=128, max_position_embeddings=8192, k=256, num_labels=3)
         >>> model = LinformerForSequenceClassification(config)
         >>> model(input_ids=torch.randint(1000, (2, 5000))).logits.shape
         torch.Size([2, 3])
     """
+
+    if TYPE_CHECKING:  # a keyword too, as in transformers, where it is a property
+        num_labels: int | None = None
 
     model_type = "linformer"
     keys_to_ignore_at_inference = [*CACHE_NAMES, "lexical_logits"]  # noqa: RUF012 - transformers reads it from the class

@@ -2,9 +2,10 @@
 
 from typing import Any, Literal, cast
 
-from torch import Tensor, nn
+from torch import LongTensor, Tensor, nn
 from transformers import GenerationMixin
 from transformers.activations import ACT2FN
+from transformers.generation.utils import GenerateOutput
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -66,20 +67,22 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
     def _shares_embeddings(self) -> bool:
         return self.config.share_embeddings and self.config.tie_word_embeddings
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
         """More or fewer tokens in the one vocabulary of encoder and decoder; without a number, the embeddings.
 
         Raises:
             ValueError: where they do not share their embeddings.
         """
-        if new_num_tokens is None and not args and not kwargs:
+        if new_num_tokens is None and pad_to_multiple_of is None:
             return self.get_input_embeddings()
         if not self._shares_embeddings:
             raise ValueError(
                 "encoder and decoder have embeddings of their own: model.encoder.resize_token_embeddings(...) resizes "
                 "the source's; the target's vocabulary stays"
             )
-        embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         cast(LinformerConfig, self.config.encoder).vocab_size = embeddings.num_embeddings
         return embeddings
 
@@ -107,7 +110,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         shifted[..., 0] = start
         return shifted.masked_fill(shifted == IGNORED, start if padding is None else padding)
 
-    def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
+    def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> GenerateOutput | LongTensor:
         """As transformers' ``generate``. ``labels`` are not read: Seq2SeqTrainer hands them on where it evaluates."""
         return GenerationMixin.generate(cast(Any, self), *args, **kwargs)
 

@@ -101,9 +101,11 @@ class LinformerForSequenceClassification(LabeledModel):
         logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))
         return logits
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
         """As in transformers; tokens that are new count for nothing in the lexical head."""
-        embeddings: nn.Embedding = super().resize_token_embeddings(*args, **kwargs)
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if self.lexical is not None:
             self.lexical.resize(self.config.vocab_size)
         return embeddings

@@ -1,11 +1,10 @@
 """Options of a run, from the command line, a TOML file or Python alike, and which have an effect for what."""
 
 import dataclasses
-import inspect
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
@@ -77,7 +76,6 @@ OF_STEPS = (
     "compile",
     "report_to",
 )
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class RunOptions:
@@ -87,18 +85,6 @@ class RunOptions:
     def of(cls, **options: Any) -> Self:
         """The options as a user gives them: what a name or a file stands for is looked up here, once."""
         return cls(**options)
-
-
-def with_keywords(parameters: Iterable[inspect.Parameter]) -> Callable[[Function], Function]:
-    """Show these as the keywords of a function that takes any, in its help and by :func:`inspect.signature`."""
-
-    def show(function: Function) -> Function:
-        signature = inspect.signature(function)
-        *named, _ = signature.parameters.values()
-        vars(function)["__signature__"] = signature.replace(parameters=[*named, *parameters])
-        return function
-
-    return show
 
 
 Settings = TypeVar("Settings", bound=RunOptions)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_encoder, attention_of_layers
 from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients, lexical_shares
@@ -75,12 +75,12 @@ class Inspection:
 
 def inspect_text(
     model: AnyModel,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerBase,
     text: str,
     *,
     layers: Sequence[int] | None = None,
     cut: bool = False,
-    on_progress: Callable[[str], object] = lambda doing: None,
+    on_progress: Callable[[str], object] | None = None,
 ) -> Inspection:
     """Run a model on a document and keep what its attention did.
 
@@ -99,7 +99,7 @@ def inspect_text(
         ValueError: the model has no such attention or is causal, a layer does not exist, or the text is empty or has
             more tokens than the model reads.
     """
-    backbone = _reader(model)
+    backbone, say = _reader(model), on_progress or (lambda doing: None)
     config = reader_config(model.config)
     chosen = _check_layers(layers, config.num_hidden_layers)
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # no tokenizer takes a lone surrogate
@@ -109,12 +109,12 @@ def inspect_text(
     training = model.training
     cast(nn.Module, model).eval()
     try:
-        on_progress("attention")
+        say("attention")
         is_ours = isinstance(backbone, LinformerModel)
         attention = (attention_of_layers if is_ours else attention_of_encoder)(backbone, input_ids, chosen)
         answer = None
         if head_of(model) == "rows":
-            on_progress("which tokens the answer draws on")
+            say("which tokens the answer draws on")
             answer = _answer(model, backbone, input_ids, special == 0)
     finally:
         model.train(training)
@@ -166,7 +166,7 @@ def _check_layers(layers: Sequence[int] | None, count: int) -> list[int]:
     return sorted(set(layers))
 
 
-def _encode(tokenizer: PreTrainedTokenizerFast, text: str, max_len: int, cut: bool) -> dict[str, Any]:
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str, max_len: int, cut: bool) -> dict[str, Any]:
     """Ids, spans and special tokens of the text, ``max_len`` at most, and the number of tokens before a cut."""
     if not text.strip():
         raise ValueError("the text is empty: give one with at least one word")

@@ -49,7 +49,7 @@ def measure_spectrum(
     exact_up_to: int = EXACT_UP_TO,
     rank: int = RANK,
     ks: Sequence[int] = KS,
-    on_layer: Callable[[int, int], None] = lambda document, layer: None,
+    on_layer: Callable[[int, int], None] | None = None,
 ) -> Spectrum:
     r"""Singular values of the context mapping P = softmax(Q Kᵀ / √D) of every layer and head, averaged over documents.
 
@@ -93,7 +93,7 @@ def measure_spectrum(
             spectra.add(head.layer, head.number, singular_values)
             if errors is not None:
                 (errors.fit if number < fitted else errors.measure)(head)
-            if head.number == architecture.heads - 1:
+            if on_layer and head.number == architecture.heads - 1:
                 on_layer(number, head.layer)
 
         seen = observe_heads(model, input_ids, observe)

@@ -26,6 +26,11 @@ def serves_any_length() -> bool:
     return is_traced() or bool(is_exporting())
 
 
+def exports_by_running() -> bool:
+    """Whether torch.export records what Python computes, objects and all, and not what a compiler reads of it."""
+    return serves_any_length() and not is_traced() and not torch.compiler.is_dynamo_compiling()
+
+
 def needs_graph(*tensors: torch.Tensor) -> bool:
     """Whether autograd records what is computed from these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)

@@ -73,8 +73,8 @@ class SlotContext(Context):
         >>> import torch
         >>> from torch_linformer.nn.attention.context import HeadSizes
         >>> from torch_linformer.nn.attention.slot_context import SlotContext
-        >>> from torch_linformer.nn.options import DEFAULTS
-        >>> options = {**DEFAULTS, "projection": "dynamic", "sharing": "kv_per_head", "window": 8}
+        >>> from torch_linformer.nn.options import DEFAULTS, AttentionOptions
+        >>> options: AttentionOptions = {**DEFAULTS, "projection": "dynamic", "sharing": "kv_per_head", "window": 8}
         >>> context = SlotContext(HeadSizes.of_heads(4, 16), options, max_len=4096, k=64)
         >>> query, key, value = torch.randn(3, 2, 4, 1000, 16)  # heads that another module has made
         >>> context(query, key, value)[0].shape
