@@ -1,6 +1,8 @@
 """A linear copy is the original where rows are read exactly, whatever was done to it; what cannot be is refused."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -220,3 +222,81 @@ def test_a_mask_of_pairs_for_each_row():
         ValueError, match=r"attention_mask must be \(B, N\), 0 at padding, got \(2, 29, 29\): a mask of"
     ):
         linear(original(BERT))(**inputs_of(BERT), attention_mask=mask)
+
+
+def test_threads_make_their_encoders_at_the_same_time():
+    """Of one model, which another thread uses meanwhile, and of others."""
+    whole, other = copy.deepcopy(original(BERT)).train(), original(TEXTS[4])
+    with ThreadPoolExecutor(6) as pool:
+        made = list(pool.map(lambda model: linear(model, exact_below=LENGTH), [whole, other] * 3))
+    inputs = inputs_of(BERT)
+    for model, copies in ((whole, made[::2]), (other, made[1::2])):
+        expected = hidden(copies[0].eval(), **inputs)
+        assert all(torch.equal(hidden(x.eval(), **inputs), expected) for x in copies)
+        assert model.config._attn_implementation == "sdpa"
+    assert all(x.training for x in whole.modules())
+
+
+def test_the_original_attends_as_ever_meanwhile():
+    model = copy.deepcopy(original(BERT))
+    seen = set()
+    model.encoder.register_forward_pre_hook(lambda *args: seen.add(model.config._attn_implementation))
+    linear(model)
+    assert seen == {"sdpa"}
+
+
+@pytest.mark.parametrize(
+    "surroundings",
+    [torch.inference_mode, lambda: torch.device("meta"), lambda: torch.autocast("cpu", torch.bfloat16)],
+    ids=["inference_mode", "meta", "autocast"],
+)
+def test_surroundings(surroundings):
+    """The copy can be trained, whatever was going on where it was made."""
+    model = random_model(base_class(BERT), BERT.config, torch.float32)
+    with surroundings():
+        made = linearize(model, k=7, window=6, max_length=70)
+    assert not any(x.is_inference() or x.is_meta for x in (*made.parameters(), *made.buffers()))
+    hidden(made, **inputs_of(BERT)).sum().backward()
+
+
+def test_what_cannot_be_copied():
+    model = copy.deepcopy(original(BERT))
+    model.lock = threading.Lock()
+    with pytest.raises(
+        ValueError, match=r"BertModel \(bert\): it cannot be copied \(TypeError: .*\): take away what"
+    ) as error:
+        linearize(model)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_are_not_finite():
+    model = copy.deepcopy(original(BERT))
+    with torch.no_grad():
+        model.encoder.layer[1].output.dense.weight[0, 0] = float("nan")
+    with pytest.raises(
+        ValueError, match=r"BertModel \(bert\): the output for a small made-up input is not finite: some"
+    ):
+        linearize(model)
+
+
+def test_an_image_of_more_patches_than_the_length():
+    with pytest.raises(ValueError, match="the input has 26 positions and this encoder reads 20: cut it, or make the"):
+        linearize(original(VIT), k=4, max_length=20)
+
+
+class OwnBert(transformers.BertModel):
+    """A class that a user has."""
+
+
+class OwnPart(transformers.models.bart.modeling_bart.BartEncoder):
+    """The encoder of an encoder-decoder, under another name."""
+
+
+@torch.no_grad()
+def test_a_class_of_the_users_own(tmp_path):
+    made = linear(random_model(OwnBert, BERT.config))
+    made.save_pretrained(tmp_path)
+    opened = AutoModel.from_pretrained(tmp_path)
+    assert type(opened) is type(made)
+    assert_close(hidden(opened, **inputs_of(BERT)), hidden(made, **inputs_of(BERT)))
+    assert_same(random_model(OwnPart, transformers.BartConfig(**SEQ2SEQ)))

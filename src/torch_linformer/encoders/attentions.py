@@ -1,6 +1,7 @@
 """The attentions of an encoder: found by running it once with one that takes notes."""
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -16,6 +17,7 @@ from torch_linformer.errors import first_line
 from torch_linformer.nn.attention.context import HeadSizes
 
 RECORDER = "linformer_recorder"  # the attention that takes notes
+one_at_a_time = threading.RLock()  # transformers has one register of attentions for all threads
 TOKENS = 8  # of the text that a model is run on
 SAMPLES = 3200  # of the sound; convolutions make a few positions of them
 FRAMES = 64  # of a spectrogram of any length
@@ -175,14 +177,15 @@ def recorded_by(
 ) -> Iterator[None]:
     """Meanwhile a model in evaluation mode attends by ``function``, and ``mask`` makes its masks."""
     interfaces: tuple[Any, ...] = (AttentionInterface, AttentionMaskInterface)
-    AttentionInterface.register(RECORDER, function)
-    AttentionMaskInterface.register(RECORDER, mask)
-    try:
-        with attending_by(model, RECORDER), evaluating(model), torch.no_grad():
-            yield
-    finally:
-        for interface in interfaces:
-            del interface._global_mapping[RECORDER]
+    with one_at_a_time:
+        AttentionInterface.register(RECORDER, function)
+        AttentionMaskInterface.register(RECORDER, mask)
+        try:
+            with attending_by(model, RECORDER), evaluating(model), torch.no_grad():
+                yield
+        finally:
+            for interface in interfaces:
+                del interface._global_mapping[RECORDER]
 
 
 @contextmanager

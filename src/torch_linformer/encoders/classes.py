@@ -6,7 +6,9 @@ A saved folder has one ``model_type``, ``linear_encoder``, whichever encoder it 
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
 
@@ -271,18 +273,16 @@ def class_named(config: LinearConfig, name: str) -> type[LinearEncoder] | None:
 
 
 def _named_class(name: object) -> type[PreTrainedModel]:
-    """The class that a ``config.json`` names, which is one of transformers, whoever wrote the file."""
+    """The class that a ``config.json`` names, whoever wrote it: of transformers, or one that is loaded already."""
     module, _, kind = str(name).rpartition(".")
-    named = None
     if module.startswith("transformers.models."):
-        try:
-            named = getattr(importlib.import_module(module), kind, None)
-        except ImportError:
-            named = None
+        with suppress(ImportError):
+            importlib.import_module(module)
+    named = getattr(sys.modules.get(module), kind, None)
     if not (isinstance(named, type) and issubclass(named, PreTrainedModel)):
         raise ValueError(
             f"config.json: encoder_class {name!r} is no model of transformers {transformers.__version__}; update "
-            "transformers, or copy the folder again"
+            "transformers, import the module that defines it, or copy the folder again"
         )
     return named
 

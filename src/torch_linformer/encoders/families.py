@@ -45,7 +45,7 @@ def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | No
     """Raise ``ValueError``, in one line, for a model whose attention cannot be replaced by slots."""
     kind = config.model_type
     decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in (*MODEL_FOR_MASKED_LM_MAPPING_NAMES, "xlnet")
-    is_encoder_alone = model_class is not None and model_class.__name__.endswith("Encoder")
+    is_encoder_alone = model_class is not None and any(x.__name__.endswith("Encoder") for x in model_class.__mro__)
     if kind in REFUSED:
         raise ValueError(f"{source} ({kind}): {REFUSED[kind]}")
     if config.is_encoder_decoder and not is_encoder_alone:

@@ -5,10 +5,11 @@ import logging
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from torch_linformer.encoders.attentions import base_of, find_attentions
+from torch_linformer.encoders.attentions import base_of, find_attentions, one_at_a_time
 from torch_linformer.encoders.classes import (
     LinearEncoder,
     body_of,
@@ -91,27 +92,32 @@ def linearize(
     check_kind(name, model.config, type(model))
     if model.device.type == "meta":
         raise ValueError(f"{name} is on the meta device and cannot be compared with its copy: load its weights first")
-    base = base_of(model)
     try:
-        attentions, positions = find_attentions(base), Positions.of(base)
-        first, last = special_tokens(base)
-        options = LinearOptions(
-            k=cast(int, k),
-            window=window,
-            exact_first=first if exact_first is None else exact_first,
-            exact_last=last if exact_last is None else exact_last,
-            exact_below=exact_below,
-            projection=projection,
-            max_length=positions.longest if max_length is None else max_length,
-        )
-        linear: Any = copy.deepcopy(model)
-        config = linear.config
-        config.__class__ = linear_config(body_of(type(model)))
-        config.linformer = {"attentions": {key: list(x) for key, x in attentions.items()}, "options": asdict(options)}
-        config.positions, config.pooling = {**asdict(positions), "tables": list(positions.tables)}, "mean"
-        linear.__class__ = linear_class(type(model))
-        _set_options(linear, options)
-        prove(model, linear)
+        # Weights that can be trained, and made-up inputs on the device where their random numbers are drawn.
+        with one_at_a_time, torch.inference_mode(False), torch.device("cpu"):
+            linear = _copy_of(model)
+            base = base_of(linear)  # the original may be at work in another thread
+            attentions, positions = find_attentions(base), Positions.of(base)
+            first, last = special_tokens(base)
+            options = LinearOptions(
+                k=cast(int, k),
+                window=window,
+                exact_first=first if exact_first is None else exact_first,
+                exact_last=last if exact_last is None else exact_last,
+                exact_below=exact_below,
+                projection=projection,
+                max_length=positions.longest if max_length is None else max_length,
+            )
+            config = linear.config
+            config.__class__ = linear_config(body_of(type(model)))
+            config.linformer = {
+                "attentions": {key: list(x) for key, x in attentions.items()},
+                "options": asdict(options),
+            }
+            config.positions, config.pooling = {**asdict(positions), "tables": list(positions.tables)}, "mean"
+            linear.__class__ = linear_class(type(model))
+            _set_options(linear, options)
+            prove(model, linear)
     except ValueError as error:
         raise ValueError(f"{name} ({model.config.model_type}): {first_line(error)}") from error
     if not options.uses_slots:
@@ -124,6 +130,16 @@ def with_options(model: LinearEncoder, options: LinearOptions) -> Any:
     linear = copy.deepcopy(model)
     _set_options(linear, options)
     return linear
+
+
+def _copy_of(model: PreTrainedModel) -> Any:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise ValueError(
+            f"it cannot be copied ({type(error).__name__}: {first_line(error)}): take away what it holds beside its "
+            "weights, such as hooks that keep outputs"
+        ) from error
 
 
 def _set_options(linear: Any, options: LinearOptions) -> None:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from torch_linformer.encoders.attentions import Reached, base_of, evaluating, example_inputs, run
 from torch_linformer.encoders.classes import LinearEncoder
-from torch_linformer.encoders.encoder_context import EncoderContext
+from torch_linformer.encoders.encoder_context import EncoderContext, check_length
 from torch_linformer.encoders.positions import UNLIMITED, Positions
 
 TOKENS = 16  # of a row; more where there are local windows
@@ -44,15 +44,25 @@ def prove(original: PreTrainedModel, linear: LinearEncoder) -> None:
         mask[1, length - length // 4 :] = 0
         padding = getattr(original.config, "pad_token_id", None) or 0
         inputs |= {"input_ids": inputs["input_ids"].masked_fill(mask == 0, padding), "attention_mask": mask}
-    allowed = ROUNDING.get(linear.dtype, max(ROUNDING.values()))
+    dtypes = {x.dtype for x in linear.parameters()}  # those of quantized weights have the largest rounding
+    dtypes |= {torch.bfloat16} if torch.is_autocast_enabled(linear.device.type) else set()
+    allowed = max(ROUNDING.get(dtype, ROUNDING[torch.bfloat16]) for dtype in dtypes)
     with _read_exactly(contexts) as were_run:
         tensors = [_tensors(_output(base, inputs)) for base in bases]
-        idle = sorted(contexts.keys() - were_run)
+        idle = sorted(contexts.keys() - were_run.keys())
         if idle:
             raise ValueError(f"{idle[0]} is not what this model attends by: it cannot be replaced")
+        if not is_text:
+            check_length(max(were_run.values()), longest)
         if not tensors[0]:
             raise ValueError("its output has no numbers that could be compared")
-        error = max(map(_difference, *[[_real(x, mask) for x in side] for side in tensors]))
+        numbers = [[_real(x, mask) for x in side] for side in tensors]
+        if not all(x.isfinite().all() for x in numbers[0]):
+            raise ValueError(
+                "the output for a small made-up input is not finite: some weights are not, or are too large for their "
+                "dtype"
+            )
+        error = max(map(_difference, *numbers))
         if not error <= allowed:
             raise ValueError(
                 f"a linear copy that reads every row exactly differs from it by {error:.2g} of its output, first in "
@@ -100,13 +110,15 @@ def _difference(original: Tensor, linear: Tensor) -> float:
 
 
 @contextmanager
-def _read_exactly(contexts: dict[str, EncoderContext]) -> Iterator[set[str]]:
-    """Meanwhile every row is short; the names of the contexts that were run since."""
-    were_run: set[str] = set()
+def _read_exactly(contexts: dict[str, EncoderContext]) -> Iterator[dict[str, int]]:
+    """Meanwhile every row is short; the positions that each context has read since, by its name."""
+    were_run: dict[str, int] = {}
     before = {context: (context.max_len, context.exact_below) for context in contexts.values()}
     with ExitStack() as hooks:
         for name, context in contexts.items():
-            hook = context.register_forward_pre_hook(lambda module, args, name=name: were_run.add(name))
+            hook = context.register_forward_pre_hook(
+                lambda module, args, name=name: were_run.update({name: args[1].shape[2]})
+            )
             hooks.callback(hook.remove)
         for context in before:
             context.max_len = UNLIMITED
