@@ -26,6 +26,7 @@ from torch_linformer.encoders.families import own_attention
 from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.positions import FIELD
+from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 
@@ -173,6 +174,8 @@ def replace_attentions(model: LinearEncoder) -> None:
 
 def _check_input(base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before a table of positions is too short."""
+    if records_a_graph():  # torch.compile would make one of this alone
+        return
     states = kwargs.get("inputs_embeds")
     read = states if states is not None else kwargs.get("input_ids", args[0] if args else None)
     if isinstance(read, Tensor) and read.dim() > 1:
