@@ -282,6 +282,8 @@ def test_weights_that_are_not_finite():
 def test_an_image_of_more_patches_than_the_length():
     with pytest.raises(ValueError, match="the input has 26 positions and this encoder reads 20: cut it, or make the"):
         linearize(original(VIT), k=4, max_length=20)
+    sound = OTHERS[4]
+    assert linearize(original(sound), k=4, max_length=20).config.longest_input == 20  # of any number of positions
 
 
 class OwnBert(transformers.BertModel):
