@@ -328,6 +328,16 @@ def test_empty_cells_are_unknown_and_counted(tmp_path):
     ]
 
 
+def test_a_list_of_labels_that_is_null_is_unknown(tmp_path):
+    path = tmp_path / "a.jsonl"
+    cells = ('["rude"]', '["loud"]', "[]", "null")
+    path.write_text("".join(f'{{"text": "t{i}", "labels": {cells[i % 4]}}}\n' for i in range(40)))
+    splits = load_splits(TrainSettings(data=str(path), task="multilabel"))
+    rows = [row["text"] for part in (splits.train, splits.validation, splits.test) for row in part]
+    assert len(rows) == 30 and not {f"t{i}" for i in range(3, 40, 4)} & {*rows}
+    assert splits.notes[1:] == ["left out 10 documents of which 'labels' is null; [] says that there is none"]
+
+
 def test_cells_that_stand_for_no_label_are_named(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,labels\n" + "".join(f"t{i},{('rude', 'loud', 'nan')[i % 3]}\n" for i in range(30)))

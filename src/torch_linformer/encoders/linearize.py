@@ -91,7 +91,9 @@ def linearize(
         raise TypeError(f"linearize takes a model of transformers, got {name}: load it by AutoModel first")
     check_kind(name, model.config, type(model))
     if model.device.type == "meta":
-        raise ValueError(f"{name} is on the meta device and cannot be compared with its copy: load its weights first")
+        raise ValueError(
+            f"{name} is on the meta device, or offloaded, and cannot be compared with its copy: load its weights first"
+        )
     try:
         # Weights that can be trained, and made-up inputs on the device where their random numbers are drawn.
         with one_at_a_time, torch.inference_mode(False), torch.device("cpu"):

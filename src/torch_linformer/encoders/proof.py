@@ -46,6 +46,7 @@ def prove(original: PreTrainedModel, linear: LinearEncoder) -> None:
         inputs |= {"input_ids": inputs["input_ids"].masked_fill(mask == 0, padding), "attention_mask": mask}
     dtypes = {x.dtype for x in linear.parameters()}  # those of quantized weights have the largest rounding
     dtypes |= {torch.bfloat16} if torch.is_autocast_enabled(linear.device.type) else set()
+    dtypes |= {torch.float16} if torch.get_float32_matmul_precision() != "highest" else set()  # TF32's
     allowed = max(ROUNDING.get(dtype, ROUNDING[torch.bfloat16]) for dtype in dtypes)
     with _read_exactly(contexts) as were_run:
         tensors = [_tensors(_output(base, inputs)) for base in bases]

@@ -24,7 +24,7 @@ from datasets.utils import logging as datasets_logging
 from torch_linformer.data.reading.columns import USUAL, ChosenColumns, find_columns
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import joined_sentences, sentence_column
-from torch_linformer.data.reading.records import LABELED, Record
+from torch_linformer.data.reading.records import LABELED, NULL, Record
 from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row
 from torch_linformer.data.reading.sources import STDLIB, DocumentSource, find_source
 from torch_linformer.errors import InputError
@@ -119,6 +119,11 @@ def load_documents(
         dataset = _with_known_labels(dataset, names, source, notes)
     elif record.several_labels:
         written = Counter(cell for row in dataset["unknown"][:] for cell in row)
+        if unknown := written.pop(NULL, 0):
+            if unknown == len(dataset):
+                raise InputError(f"{source}: no row has labels in column {label!r}: all are null")
+            notes.append(f"left out {_count(unknown)} of which {label!r} is null; [] says that there is none")
+            dataset = dataset.select([i for i, row in enumerate(dataset["unknown"][:]) if NULL not in row])
         notes.extend(f"column {label!r} holds {cell!r} in {count:,} rows: no label" for cell, count in written.items())
     return Documents(
         dataset,

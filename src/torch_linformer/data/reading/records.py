@@ -22,6 +22,7 @@ _BARE_LIST = re.compile(r"\s*(\[[^\[\]]*,[^\[\]]*\]|\{[^{}]*,[^{}]*\})\s*")
 _NUMBER = r"(\d+\.?|True|False)"
 _NUMBERS = re.compile(rf"\s*\[\s*{_NUMBER}(\s+{_NUMBER})*\s*\]\s*")  # as NumPy prints them
 _SIDE_BY_SIDE = re.compile(r"""(['"])\s+(['"])""")  # strings, as NumPy prints them
+NULL = ""  # in the place of a list of labels: nobody knows them
 _TRUE, _FALSE, _NULLS = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no"), ("none", "null")
 _TEXTS, _PLACES = ListOf(Value("string")), ListOf(Value("int64"))
 
@@ -67,7 +68,7 @@ def _several(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     if label in row.values or "," not in label:
         value = row.cell(label)
         written = [value.strip()] if isinstance(value, str) and is_missing(value) and value.strip() else []
-        return {"text": text, "label": _labels(row, label), "unknown": written}
+        return {"text": text, "label": _labels(row, label), "unknown": [NULL] if value is None else written}
     held = {name: _holds(row, name) for name in label.split(",")}
     labels, unknown = ([name for name, holds in held.items() if holds is answer] for answer in (True, None))
     return {"text": text, "label": labels, "unknown": unknown}
