@@ -51,7 +51,7 @@ def read(tokenizer):
 
 
 def compared(objective, model, windows, **columns):
-    documents = Dataset.from_dict({"text": [""] * len(windows), **columns})
+    documents = Dataset.from_dict({"text": [""] * len(windows), "unknown": [[]] * len(windows), **columns})
     return TeacherComparison(Teacher(model, 10, Marks(0, 0)), objective, windows, documents, 3, "fp32")
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from torch_linformer.encoders.attentions import TOKENS, Reached, example_inputs, recorded_by
+from torch_linformer.encoders.attentions import TOKENS, Reached, example_inputs, recorded_by, run
 
 FIELD = "max_position_embeddings"
 UNLIMITED = 1 << 20  # positions of models of images and sound, and of rotary models that do not tell
@@ -50,7 +50,7 @@ class Positions:
         }
         lookups = _Lookups()
         with recorded_by(_stop, base), lookups, suppress(Exception):  # what fails later is told by who runs it
-            base(**example_inputs(base, TOKENS))
+            run(base, example_inputs(base, TOKENS))
         offsets, rows = {}, []
         for table, index in lookups.seen:
             start = int(index[0])

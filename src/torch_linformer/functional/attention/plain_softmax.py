@@ -93,7 +93,8 @@ def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall
     in a row whose slots are all hidden.
     """
     key, value, _, bias = for_heads(slots, query.shape[1])
-    width, allowed = value.shape[-1], _allowed(mask_of(slots.padding))
+    hidden = mask_of(slots.padding)
+    width, allowed = value.shape[-1], _allowed(hidden)
     if bias is not None and needs_graph(bias) and not call.need_weights:
         scale = call.scale_for(query)
         call = call._replace(scale=scale)
@@ -102,10 +103,10 @@ def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall
         added = bias.unsqueeze(2).to(query.dtype)
         allowed = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
     if choose(ATTENTION, query, key, value, impl=call.impl) == "onednn":
-        output, weights = _attend_by_onednn(query, key, value, allowed, call)
+        output, weights = _attend_by_onednn(query, key, value, allowed, call, hidden)
     else:
-        output, weights = _attend(query, key, value, allowed, call)
-    return output if value.shape[-1] == width else output[..., :width], _hide(weights, slots)
+        output, weights = _attend(query, key, value, allowed, call, hidden)
+    return output if value.shape[-1] == width else output[..., :width], weights
 
 
 def attend_by_distance(
@@ -125,8 +126,7 @@ def attend_by_distance(
     allowed_B11M = _allowed(mask_of(positions.padding))
     if allowed_B11M is not None:
         added_BHNM = added_BHNM + additive_mask(allowed_B11M, query.dtype)
-    output, weights = _attend(query, key, value, added_BHNM, call)
-    return output, _hide(weights, positions)
+    return _attend(query, key, value, added_BHNM, call, mask_of(positions.padding))
 
 
 def attend_to_past(
@@ -157,40 +157,42 @@ def _allowed(padding: Tensor | None) -> Tensor | None:
     return None if padding is None else (~padding | padding.all(dim=-1, keepdim=True))[:, None, None, :]
 
 
-def _hide(weights: Tensor | None, slots: Slots) -> Tensor | None:
-    hidden = mask_of(slots.padding)
-    return weights if weights is None or hidden is None else weights.masked_fill(hidden[:, None, None, :], 0.0)
-
-
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor | None,
+    call: SoftmaxCall,
+    hidden: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """By SDPA, or where the softmax is asked for, which SDPA does not return, by the definition."""
     if call.need_weights:
-        return _attend_by_definition(query, key, value, allowed, call)
+        return _attend_by_definition(query, key, value, allowed, call, hidden)
     dropout_p, scale = call.dropout_p, call.scale
     return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p, scale=scale), None
 
 
 def _attend_by_definition(
-    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall, hidden: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     scores_BHNK = (query @ key.transpose(-2, -1)) * call.scale_for(query)
     if allowed is not None:
         scores_BHNK = scores_BHNK + additive_mask(allowed, scores_BHNK.dtype)
     weights_BHNK = torch.softmax(scores_BHNK, dim=-1)
+    if hidden is not None:  # all of a row may be, and then each has a share
+        weights_BHNK = weights_BHNK.masked_fill(hidden[:, None, None, :], 0.0)
     return F.dropout(weights_BHNK, call.dropout_p) @ value, weights_BHNK
 
 
 def _attend_by_onednn(
-    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall, hidden: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """By batched products, which PyTorch computes by oneDNN in bfloat16, but not inside SDPA.
 
     In inference a block of queries at a time, so small that its scores stay in the caches.
     """
     if call.need_weights or call.dropout_p > 0 or needs_graph(query, key, value):
-        output, weights = _attend_by_definition(query, key, value, allowed, call)
+        output, weights = _attend_by_definition(query, key, value, allowed, call, hidden)
         return output, weights if call.need_weights else None
     scale = call.scale_for(query)
     query, key, value = (x.to(autocast_dtype(x)) for x in (query, key, value))
