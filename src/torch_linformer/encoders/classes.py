@@ -53,7 +53,7 @@ class LinearConfig(PreTrainedConfig):
 
     ``linformer`` holds the fields of :class:`~torch_linformer.encoders.options.LinearOptions` as ``options``, and as
     ``attentions`` the heads of each attention and how far it sees, by the name of its module in the base model.
-    ``positions`` holds the fields of :class:`~torch_linformer.encoders.positions.Positions`.
+    ``positions`` holds how many tokens the encoder reads, and the names of its tables of positions.
     ``pooling`` is what makes embeddings of last hidden states.
     """
 
