@@ -5,7 +5,7 @@ import pytest
 
 from torch_linformer.data.reading.columns import ChosenColumns
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.records import ASKED, LABELED, PAIRED, SCORED, SEVERAL, TAGGED, join_words
+from torch_linformer.data.reading.records import ASKED, LABELED, NULL, PAIRED, SCORED, SEVERAL, TAGGED, join_words
 from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
@@ -64,13 +64,16 @@ def test_what_stands_for_no_label_is_named():
         (4, ["4"]),
         ([], []),
         ("", []),
-        (None, []),
         (" , ", []),
-        (math.nan, []),
     ],
 )
 def test_several_labels(value, labels):
     assert read(SEVERAL, text="x", label=value) == {"text": "x", "label": labels, "unknown": []}
+
+
+@pytest.mark.parametrize("cell", [None, math.nan])
+def test_null_in_the_place_of_labels_is_told_from_none(cell):
+    assert read(SEVERAL, text="x", label=cell) == {"text": "x", "label": [], "unknown": [NULL]}
 
 
 @pytest.mark.parametrize("cell", ["[14, 25]", "['a']", "[3 4]", "{'a'}"])

@@ -67,8 +67,11 @@ def _several(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text, label = columns.read_text(row), columns.label or ""
     if label in row.values or "," not in label:
         value = row.cell(label)
-        written = [value.strip()] if isinstance(value, str) and is_missing(value) and value.strip() else []
-        return {"text": text, "label": _labels(row, label), "unknown": [NULL] if value is None else written}
+        if isinstance(value, str):  # an empty cell has no labels
+            unknown = [value.strip()] if is_missing(value) and value.strip() else []
+        else:
+            unknown = [NULL] if is_missing(value) else []
+        return {"text": text, "label": _labels(row, label), "unknown": unknown}
     held = {name: _holds(row, name) for name in label.split(",")}
     labels, unknown = ([name for name, holds in held.items() if holds is answer] for answer in (True, None))
     return {"text": text, "label": labels, "unknown": unknown}
