@@ -36,6 +36,7 @@ def options(**changed):
     return lambda config: config["linformer"]["options"].update(changed)
 
 
+POSITIONS = "config.json has no positions of a linear encoder"
 NOTHING = "config.json has no options and attentions of a linear encoder; copy the folder again"
 DAMAGES = {
     "no class": (
@@ -56,6 +57,13 @@ DAMAGES = {
     "no linformer": (lambda config: config.pop("linformer"), "config.json says nothing of linformer: make such"),
     "no attentions": (lambda config: config["linformer"].update(attentions={}), NOTHING),
     "an attention without sizes": (lambda config: config["linformer"].update(attentions={"encoder": []}), NOTHING),
+    "no positions": (lambda config: config.pop("positions"), POSITIONS),
+    "positions of another kind": (lambda config: config["positions"].update(tables=3), POSITIONS),
+    "an offset in words": (lambda config: config["positions"].update(offset="two"), POSITIONS),
+    "a reach in words": (
+        lambda config: config["linformer"]["attentions"].update({"encoder.layer.0.attention.self": [4, 4, 6, "far"]}),
+        NOTHING,
+    ),
     "more layers": (lambda config: config.update(num_hidden_layers=3), "the weights lack "),
     "more layers than the file holds": (lambda config: config.update(num_hidden_layers=10**5), "config.json asks for "),
     "fewer positions": (lambda config: config.update(max_position_embeddings=30), "the weights lack "),
@@ -94,10 +102,14 @@ def test_a_damaged_configuration(damaged, damage, load):
             lambda config: config["linformer"]["attentions"].update({"encoder.layer.7.attention": [4, 4, 6, None]}),
             "attentions has encoder.layer.7.attention, and LinearBertForSequenceClassification has none",
         ),
+        (
+            lambda config: config["positions"].update(tables=["embeddings.nothing.weight"]),
+            "positions has embeddings.nothing.weight, and LinearBertForSequenceClassification has none",
+        ),
         (lambda config: config.update(architectures=["LinearBertForTelepathy"]), "names no known model class"),
         (options(max_length=4096), "lets the model read 4,096 tokens, and it has 96 positions; copy the folder again"),
     ],
-    ids=["another attention", "no such head", "longer than its positions"],
+    ids=["another attention", "another table", "no such head", "longer than its positions"],
 )
 def test_what_the_model_shows(damaged, change, message):
     folder = damaged(change)

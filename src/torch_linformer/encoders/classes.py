@@ -171,6 +171,10 @@ def replace_attentions(model: LinearEncoder) -> None:
             )
         setattr(module, ATTENTION, context)
     for name in Positions.said_by(config).tables:
+        try:
+            base.get_parameter_or_buffer(name)
+        except AttributeError:
+            raise ValueError(f"config.json: positions has {name}, and {type(model).__name__} has none") from None
         reader: Any = base.get_submodule(name.partition(".")[0])
         if not hasattr(reader, "longest_input"):
             reader.register_forward_pre_hook(_check_input, with_kwargs=True)

@@ -64,8 +64,20 @@ class Positions:
 
     @classmethod
     def said_by(cls, config: Any) -> "Positions":
-        """Those that the configuration of a linear encoder says."""
-        return cls(**{**config.positions, "tables": tuple(config.positions["tables"])})
+        """Those that the configuration of a linear encoder says.
+
+        Raises:
+            ValueError: it says something else.
+        """
+        try:
+            said = cls(**{**config.positions, "tables": tuple(config.positions["tables"])})
+            numbers, names = (said.longest, said.offset), said.tables
+            is_whole = all(type(x) is int and x >= 0 for x in numbers) and all(isinstance(x, str) for x in names)
+        except (KeyError, TypeError):  # whatever stands there instead
+            is_whole = False
+        if not is_whole:
+            raise ValueError("config.json has no positions of a linear encoder")
+        return said
 
 
 class _Lookups(TorchFunctionMode):

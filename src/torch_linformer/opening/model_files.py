@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
 from torch_linformer.encoders.classes import LinearConfig
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
@@ -74,8 +75,11 @@ def _check_linear(source: str, config: LinearConfig) -> None:
     """What is said of the attentions of a linear encoder."""
     try:
         options, attentions = config.linear_options, config.attentions
+        Positions.said_by(config)
         sizes = [options.max_length, *(size for attention in attentions.values() for size in attention[:3])]
-        if not attentions or not all(isinstance(size, int) and size > 0 for size in sizes):
+        reaches = [attention.reach for attention in attentions.values() if attention.reach is not None]
+        are_sizes = all(type(size) is int and size > 0 for size in sizes)
+        if not attentions or not are_sizes or not all(type(reach) is int and reach >= 0 for reach in reaches):
             raise TypeError
     except ValueError as error:
         problem = str(error) if str(error).startswith("config.json") else f"config.json: {error}"

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from safetensors import SafetensorError
 from tokenizers.normalizers import Lowercase, Sequence
-from torch import nn
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from torch_linformer import models
@@ -175,7 +174,7 @@ def _check_positions(path: str, model: LinearEncoder) -> None:
     """Learned positions must reach as far as a model reads."""
     positions, length, base = Positions.said_by(model.config), read_length(model.config), base_of(model)
     for name in positions.tables:
-        longest = len(cast(nn.Module, base).get_parameter(name)) - positions.offset
+        longest = len(base.get_parameter_or_buffer(name)) - positions.offset
         if longest < length:
             raise InputError(
                 f"{path}: config.json lets the model read {length:,} tokens, and it has {longest:,} positions; copy "
