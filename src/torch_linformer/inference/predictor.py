@@ -205,11 +205,13 @@ class Predictor(_Options):
             if self.record is TAGGED and isinstance(text, list | tuple | np.ndarray):
                 words = tuple(text)
                 text = " ".join(words) if all(isinstance(word, str) and word for word in words) else None
-            if self.keep_empty and (text is None or (isinstance(text, str) and not self.reads([text])[0])):
+            cells = text, *question
+            has_text = self.reads([cell if isinstance(cell, str) else "" for cell in cells])
+            if self.keep_empty and not has_text[0] and (text is None or isinstance(text, str)):
                 documents.append(Document("", ""))
                 continue
-            for column, cell in zip(chosen, (text, *question), strict=True):
-                if not isinstance(cell, str) or not self.reads([cell])[0]:
+            for column, cell, is_read in zip(chosen, cells, has_text, strict=True):
+                if not is_read:
                     raise InputError(
                         f"row {number} of a batch: no text in column {column!r}, but {cell!r:.40}; filter it"
                     )

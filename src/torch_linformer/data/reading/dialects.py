@@ -186,15 +186,16 @@ def _best_quoting(path: Path, options: DataOptions, delimiter: str, limit: float
 
     if options.quoting == "none":
         return _tally(path, options, delimiter, Quoting(False), limit)
+    has_quotes = holds('"')
     quoted = _tally(path, options, delimiter, Quoting(True), limit)
     tallies = [quoted]
     if quoted is None or quoted.lost or quoted.apart:
-        if holds('\\"'):
+        if has_quotes and holds('\\"'):
             tallies.append(_tally(path, options, delimiter, Quoting(True, escaped=True), limit))
-        if (quoted is not None and quoted.apart) or holds(f'{delimiter} "'):
+        if (quoted is not None and quoted.apart) or (has_quotes and holds(f'{delimiter} "')):
             tallies.append(_tally(path, options, delimiter, Quoting(True, spaced=True), limit))
     best = min(filter(None, tallies), key=_loss, default=None)
-    if options.quoting == "quotes" or not holds('"'):
+    if options.quoting == "quotes" or not has_quotes:
         return best
     if best is not None and (best.width > 1 or not best.lost):
         limit = min(limit, best.lost + best.apart)
