@@ -116,13 +116,17 @@ def original(family: Family, dtype: torch.dtype = torch.float64) -> Any:
 
 def linear(model: Any, **options: Any) -> Any:
     """The model made linear, with slots that have learned something."""
-    made = linearize(model, **{**OPTIONS, **options})
+    return learned(linearize(model, **{**OPTIONS, **options}))
+
+
+def learned(linear: Any) -> Any:
+    """The linear model, whose slots are as if they had learned something."""
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in linear.named_parameters():
             if ".linformer." in name:
                 parameter.add_(torch.randn(parameter.shape, generator=draw).to(parameter), alpha=0.3)
-    return made
+    return linear
 
 
 def inputs_of(

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from encoders import every_model
+from encoders.families import learned
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_linformer.encoders import linearize
@@ -66,15 +67,9 @@ def last_row(values: dict[str, Any]) -> dict[str, Any]:
     return {name: x[-1:, :TOKENS] if x.dim() > 1 and x.shape[1] == LENGTH else x[-1:] for name, x in values.items()}
 
 
-def with_slots(model: Any, **options: Any) -> Any:
+def with_slots(model: Any) -> Any:
     """The linear model, no row read exactly, with slots that have learned something."""
-    linear = linearize(model, **OPTIONS, exact_below=0, **options)
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in linear.named_parameters():
-            if ".linformer." in name:
-                parameter.add_(torch.randn(parameter.shape, generator=draw).to(parameter), alpha=0.3)
-    return linear
+    return learned(linearize(model, **OPTIONS, exact_below=0))
 
 
 def is_the_original(model: Any, linear: Any, inputs: Inputs) -> None:

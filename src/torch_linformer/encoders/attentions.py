@@ -131,43 +131,39 @@ def example_inputs(model: PreTrainedModel, length: int, rows: int = 1) -> dict[s
         ValueError: it reads something else, or its configuration does not say of which size.
     """
     config: Any = model.config
+    name = str(model.main_input_name)
+    extra: dict[str, Tensor] = {}
     try:
-        return _example_inputs(model, config, length, rows)
+        match name:
+            case "input_ids":
+                ids = torch.arange(rows * length).view(rows, length)
+                first = min(max(5, (getattr(config, "pad_token_id", None) or 0) + 1), config.vocab_size - 1)
+                return {name: (first + ids * 7 % (config.vocab_size - first)).to(model.device)}
+            case "pixel_values" if "spatial_shapes" in inspect.signature(model.forward).parameters:  # patches in a row
+                side, channels = 4, getattr(config, "num_channels", 3)
+                shape: tuple[int, ...] = (side * side, channels * config.patch_size**2)
+                extra["spatial_shapes"] = torch.full((rows, 2), side, device=model.device)
+                extra["pixel_attention_mask"] = torch.ones(rows, side * side, dtype=torch.long, device=model.device)
+            case "pixel_values":
+                size = config.image_size
+                frames = getattr(config, "num_frames", None)
+                height, width = (size, size) if isinstance(size, int) else size
+                shape = (*([frames] if frames else []), getattr(config, "num_channels", 3), height, width)
+            case "input_features" if hasattr(config, "max_source_positions"):
+                shape = (config.num_mel_bins, 2 * config.max_source_positions)
+            case "input_features":
+                shape = (FRAMES, config.num_mel_bins)
+            case "input_values" if hasattr(config, "num_mel_bins"):  # a spectrogram
+                shape = (config.max_length, config.num_mel_bins)
+            case "input_values":
+                shape = (SAMPLES,)
+            case _:
+                raise ValueError(f"{type(model).__name__} reads {name}: linear are encoders of text, images and sound")
     except AttributeError as error:
         raise ValueError(
             f"it is no encoder of one text, image or sound, or its configuration does not say so ({first_line(error)}):"
             " linearize the part of it that is one"
         ) from error
-
-
-def _example_inputs(model: PreTrainedModel, config: Any, length: int, rows: int) -> dict[str, Tensor]:
-    name = str(model.main_input_name)
-    extra: dict[str, Tensor] = {}
-    match name:
-        case "input_ids":
-            ids = torch.arange(rows * length).view(rows, length)
-            first = min(max(5, (getattr(config, "pad_token_id", None) or 0) + 1), config.vocab_size - 1)
-            return {name: (first + ids * 7 % (config.vocab_size - first)).to(model.device)}
-        case "pixel_values" if "spatial_shapes" in inspect.signature(model.forward).parameters:  # patches in a row
-            side, channels = 4, getattr(config, "num_channels", 3)
-            shape: tuple[int, ...] = (side * side, channels * config.patch_size**2)
-            extra["spatial_shapes"] = torch.full((rows, 2), side, device=model.device)
-            extra["pixel_attention_mask"] = torch.ones(rows, side * side, dtype=torch.long, device=model.device)
-        case "pixel_values":
-            size = config.image_size
-            frames = getattr(config, "num_frames", None)
-            height, width = (size, size) if isinstance(size, int) else size
-            shape = (*([frames] if frames else []), getattr(config, "num_channels", 3), height, width)
-        case "input_features" if hasattr(config, "max_source_positions"):
-            shape = (config.num_mel_bins, 2 * config.max_source_positions)
-        case "input_features":
-            shape = (FRAMES, config.num_mel_bins)
-        case "input_values" if hasattr(config, "num_mel_bins"):  # a spectrogram
-            shape = (config.max_length, config.num_mel_bins)
-        case "input_values":
-            shape = (SAMPLES,)
-        case _:
-            raise ValueError(f"{type(model).__name__} reads {name}: linear are encoders of text, images and sound")
     draw = torch.Generator().manual_seed(0)
     return {name: torch.randn(rows, *shape, generator=draw).to(model.device, model.dtype), **extra}
 
@@ -192,7 +188,8 @@ def recorded_by(
 @contextmanager
 def attending_by(model: PreTrainedModel, name: str) -> Iterator[None]:
     """Meanwhile a model, and the models in it, have another attention."""
-    configs = {id(x.config): cast(Any, x.config) for x in model.modules() if _has_config(x)}.values()
+    owned = (getattr(module, "config", None) for module in model.modules())
+    configs = {id(config): cast(Any, config) for config in owned if isinstance(config, PreTrainedConfig)}.values()
     before = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation = name
@@ -201,10 +198,6 @@ def attending_by(model: PreTrainedModel, name: str) -> Iterator[None]:
     finally:
         for config, implementation in zip(configs, before, strict=True):
             config._attn_implementation = implementation
-
-
-def _has_config(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "config", None), PreTrainedConfig)
 
 
 @contextmanager

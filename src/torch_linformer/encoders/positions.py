@@ -112,7 +112,9 @@ def set_length(
     for name in positions.tables:
         place, _, own_name = name.rpartition(".")
         module, table = base.get_submodule(place), nn.Module.state_dict(base, keep_vars=True)[name]
-        grown = extended(table.detach(), positions, length)
+        numbers, kept = table.detach(), positions.offset
+        repeated = torch.arange(length, device=table.device) % positions.longest
+        grown = torch.cat([numbers[:kept], numbers[kept:][repeated]])
         if not table.requires_grad:
             computed = nn.Module.state_dict(new_model())[name].to(table)
             rows = min(len(computed), len(table))
@@ -133,9 +135,3 @@ def _set_numbers(module: nn.Module, rows: int, positions: Positions, grown: int)
             step = numbers[0, 1] - numbers[0, 0] if numbers.shape[1] > 1 else 1
             count = torch.arange(numbers.shape[1] + grown - rows, device=numbers.device)
             setattr(module, name, (numbers[0, 0] + step * count).expand(len(numbers), -1).contiguous())
-
-
-def extended(table: Tensor, positions: Positions, length: int) -> Tensor:
-    """A learned table for ``length`` tokens: rows beyond its own repeat, but not those before the first token."""
-    places = torch.arange(length, device=table.device) % positions.longest
-    return torch.cat([table[: positions.offset], table[positions.offset :][places]])

@@ -76,10 +76,9 @@ def few_steps(minutes: float, step_seconds: float, texts: int, replicas: int = 1
     seconds, needed = 60 * minutes, min(FEW_STEPS, most)
     if seconds >= needed * step_seconds:
         return ""
-    fewer = texts_for(seconds, step_seconds / texts, texts)
-    remedies = [f"--batch-size {fewer * replicas} makes {seconds * texts / step_seconds / fewer:,.0f}"] * (
-        fewer < texts
-    )
+    fewer, remedies = texts_for(seconds, step_seconds / texts, texts), []
+    if fewer < texts:
+        remedies.append(f"--batch-size {fewer * replicas} makes {seconds * texts / step_seconds / fewer:,.0f}")
     if seconds * texts < fewer * needed * step_seconds:
         least = math.ceil(needed * step_seconds * fewer / texts / 60)
         remedies.append(f"{'then ' if remedies else ''}--minutes {least} makes {needed}, a smaller --max-length more")
