@@ -32,17 +32,16 @@ from torch_linformer.training.initial_model import build_model, has_new_head
 from torch_linformer.training.lexical import (
     HeadFits,
     fit_heads,
-    fitted_vector,
     fitting_seconds,
     give_head,
     head_answers,
     weigh,
-    weigh_vectors,
 )
 from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
 from torch_linformer.training.new_model import add_latent_semantics
 from torch_linformer.training.prepared import EVALUATIONS, prepare
 from torch_linformer.training.run_report import Outcome
+from torch_linformer.training.search_parts import fitted_vector, weigh_vectors
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention, step_of
 from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models.lexical_parts import LexicalVector
 from torch_linformer.tasks.retrieval import Retrieval, judgments_of
-from torch_linformer.training.lexical import fitted_vector, sketches, weigh_vectors
+from torch_linformer.training.search_parts import fitted_vector, sketches, weigh_vectors
 from torch_linformer.training.task_trainers import SCALE
 
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("aro", "ilu", "ode", "upa", "ete")]
