@@ -15,10 +15,11 @@ from datasets import Sequence as ListOf
 from torch_linformer.data.parts import GROUP
 from torch_linformer.data.reading.columns import LABEL_COLUMNS, QUERY_COLUMNS
 from torch_linformer.data.reading.data_options import DataOptions
+from torch_linformer.data.reading.docstrings import stdlib_search
 from torch_linformer.data.reading.documents import Documents, load_documents
 from torch_linformer.data.reading.records import JUDGED, LABELED, NAMED, SEARCHED
 from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, is_number
-from torch_linformer.data.reading.sources import find_source
+from torch_linformer.data.reading.sources import STDLIB, find_source
 from torch_linformer.errors import InputError
 
 _JUDGMENTS = ("label", "labels", "score", "similarity", "relevance", "relevant", "is_relevant", "is_duplicate")
@@ -33,7 +34,8 @@ def load_collection(
     Args:
         queries: a table of pairs, a query and its document each; or, where the documents have a table of their own, of
             queries and the name of the document that each should find. Or a table of texts and labels, if it has a
-            column for the label and none for queries: texts with the same label should find each other.
+            column for the label and none for queries: texts with the same label should find each other. Or "stdlib":
+            the files of Python's standard library, which their docstrings should find; they have a "name" too.
         documents: the table of the documents and their names. Those that no query names are left out.
         options: what the user says of the data; ``document_column`` is that of the names in both tables.
         part: the part of a table of pairs or labels that is in several.
@@ -47,6 +49,8 @@ def load_collection(
     reading: dict[str, Any] = {"options": options, "part": part, "max_errors": max_errors}
     if options.label_column is not None:
         return load_documents(queries, LABELED, **reading)
+    if documents is None and queries == STDLIB:
+        return _stdlib()
     if documents is None:
         named = [name for name in (options.query_column, options.document_column) if name is not None]
         sample = [] if len(named) == 2 else _sample(queries, options)
@@ -70,6 +74,18 @@ def load_collection(
     relevant = ((texts[row["id"]], row["text"]) for row in asked.dataset)
     notes = [*asked.notes, *(f"documents: {note}" for note in searched.notes)]
     return Documents(_collection(relevant, searched.dataset), asked.name, notes)
+
+
+def _stdlib() -> Documents:
+    files, description = stdlib_search()
+    columns = {
+        "text": [file.text for file in files],
+        "queries": [file.queries for file in files],
+        "name": [file.name for file in files],
+        GROUP: [file.group for file in files],
+    }
+    features = Features({**FEATURES, "name": Value("string"), GROUP: Value("string")})
+    return Documents(Dataset.from_dict(columns, features=features), STDLIB, [description])
 
 
 def _has_labels(sample: list[Row]) -> bool:

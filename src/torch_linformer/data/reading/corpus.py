@@ -40,7 +40,7 @@ def package_documents(root: Path, library: str) -> Corpus:
     same bytes. Bytes that are not UTF-8 become U+FFFD. Where fewer than two packages are that large, the minimum
     is lowered to the size of the second largest package, and the description tells.
     """
-    files = list(_source_files(root))
+    files = [(path, content) for path, content in source_files(root) if "/" in path]
     distinct = _distinct(files)
     sizes = Counter(document.values["label"] for document in distinct)
     second = sorted(sizes.values())[-2] if len(sizes) > 1 else 0
@@ -55,11 +55,11 @@ def package_documents(root: Path, library: str) -> Corpus:
     return Corpus(documents, f"{what}, {packages} packages with at least {least} files{lowered}{copies}")
 
 
-def _source_files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Each file in a package that is not empty: its path below ``root``, and its bytes."""
+def source_files(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Each Python file below ``root`` that is not empty: its path from there, and its bytes; no installed packages."""
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
-        if len(parts) < 2 or _FOREIGN.intersection(parts) or not path.is_file():
+        if _FOREIGN.intersection(parts) or not path.is_file():
             continue
         content = path.read_bytes()
         if content.strip():
