@@ -21,7 +21,9 @@ def test_the_search_runs(tmp_path, monkeypatch, datasets_cache, write_csv, weath
     monkeypatch.chdir(tmp_path)
     for seed, name in enumerate(("train", "dev", "test")):
         write_csv(tmp_path / f"{name}.csv", weather(60, seed=seed))
-    (code,) = re.findall(r"```python\n((?:(?!```).)*?^import optuna.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    (code,) = re.findall(
+        r"```python\n((?:(?!```).)*?^import optuna.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     for usual, less in LESS.items():
         assert code.count(usual) == 1

@@ -171,7 +171,7 @@ def test_checkpointing_gives_the_same_gradients(build, way, enable_checkpointing
 )
 def test_saved_and_opened(build, tmp_path, model_class, auto):
     model = build(
-        model_class, **({"lexical_buckets": 4} if model_class.__name__.endswith("SequenceClassification") else {})
+        model_class, **({"lexical_features": 4} if model_class.__name__.endswith("SequenceClassification") else {})
     )
     model.save_pretrained(tmp_path)
     ids = ids_of(2, 20)
@@ -185,7 +185,7 @@ def test_saved_and_opened(build, tmp_path, model_class, auto):
 
 
 def test_new_tokens_reach_the_encoder(build, tmp_path):
-    model = build(lexical_buckets=4)
+    model = build(lexical_features=4)
     before = model(ids_of(2, 20)).logits
     model.resize_token_embeddings(41)
     assert model.config.vocab_size == model.config.backbone_config.vocab_size == 41

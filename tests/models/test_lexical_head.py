@@ -1,4 +1,4 @@
-"""The lexical head: its logits by hand, padding on any side, whole documents, other vocabularies, saving."""
+"""The lexical head: its logits by hand, words of several tokens, padding on any side, whole documents, saving."""
 
 import math
 from collections import Counter
@@ -10,62 +10,106 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.models import LinformerForSequenceClassification
-from torch_linformer.models.lexical_parts import NOTHING, LexicalHead
+from torch_linformer.models.lexical_head import BASE, CHARACTERS, KINDS, NOTHING, PAIR, PRIME, LexicalHead
 
-VOCABULARY, BUCKETS, LABELS = 37, 64, 3
-PAIRS = [(5, 6), (6, 5), (9, 9), (6, 11), (30, 7)]
+LABELS = 3
+# Token ids by their letters; "+" is one that goes on with the word before it, "" counts for nothing.
+TOKENS = ["", "", "", "", "sun", "rain", "+y", "a", "+fall", "b", "snow", "+s", "é"]
+VOCABULARY = len(TOKENS) + 2  # the last two have no spelling, as new ones
+OTHERS = (998_244_353, 1_004_535_809)
 
 
-def fill(head):
-    """Tokens 0 to 3 count for nothing, 20 as 5; five pairs have buckets, the third of them the second of its two."""
+def hashed(text):
+    return sum(ord(letter) * pow(BASE, place, PRIME) for place, letter in enumerate(text)) % PRIME
+
+
+def code_of(feature):
+    """Of a word, a pair of words, or an n-gram, which is told by a list of its characters."""
+    if isinstance(feature, list):
+        return hashed("".join(feature)) * KINDS + CHARACTERS
+    if isinstance(feature, tuple):
+        return sum(hashed(word) * factor for word, factor in zip(feature, OTHERS, strict=True)) % PRIME * KINDS + PAIR
+    return hashed(feature) * KINDS
+
+
+def words_of(ids):
+    words = []
+    before = False
+    for token in ids:
+        letters = TOKENS[token] if 0 <= token < len(TOKENS) else ""
+        if letters.startswith("+") and before:
+            words[-1] += letters[1:]
+        elif letters:
+            words.append(letters.removeprefix("+"))
+        before = bool(letters)
+    return words
+
+
+def n_grams_of(word):
+    word = f" {word} "
+    return [list(word[start : start + n]) for n in range(2, 6) for start in range(len(word) - n + 1)]
+
+
+FEATURES = ["sun", "sunny", "rainfall", "rain", "a", "y", "é", "snows", ("sun", "rain"), ("a", "a"), ("rainfall", "a")]
+GRAMS = [list(" s"), list("un"), list("ny "), list(" rain"), list("a "), list(" a "), list("fall ")]
+
+
+def fill(head, features):
     torch.manual_seed(0)
     with torch.no_grad():
         for tensor in (head.weight, head.bias):
             tensor.normal_()
         head.idf.uniform_(0.5, 2.0)
-        head.counts_as.copy_(torch.arange(len(head.counts_as)))
-        head.counts_as[:4], head.counts_as[20] = NOTHING, 5
-        for number, (one, other) in enumerate(PAIRS if head.num_buckets else ()):
-            pair = head.codes(torch.tensor(one), torch.tensor(other))
-            head.pairs[head.buckets(pair)[number == 2]] = pair
+        for token, letters in enumerate(TOKENS):
+            if letters:
+                text = letters.removeprefix("+")
+                head.spelling[token], head.sizes[token] = hashed(text), len(text)
+                head.joins[0, token], head.joins[1, token] = letters != text, True
+                if head.letters is not None:
+                    head.letters[token, : len(text)] = torch.tensor([ord(letter) for letter in text])
+        head.codes.copy_(torch.tensor(sorted(map(code_of, features))))
     return head
 
 
+@pytest.fixture(params=["words", "and n-grams"])
+def features(request):
+    return FEATURES if request.param == "words" else FEATURES + GRAMS
+
+
 @pytest.fixture
-def head():
-    return fill(LexicalHead(VOCABULARY, BUCKETS, LABELS).double())
+def head(features):
+    return fill(LexicalHead(VOCABULARY, len(features), LABELS, 4 * (features is not FEATURES)).double(), features)
 
 
 @pytest.fixture
 def model(build):
-    built = build(LinformerForSequenceClassification, num_labels=LABELS, lexical_buckets=BUCKETS)
-    fill(built.lexical)
+    built = build(LinformerForSequenceClassification, num_labels=LABELS, lexical_features=len(FEATURES))
+    fill(built.lexical, FEATURES)
     return built
 
 
 def by_hand(head, ids):
-    """Counts of tokens and of the pairs that have a bucket, one row."""
-    tokens = [int(head.counts_as[token]) for token in ids if head.counts_as[token] != NOTHING]
-    counts = Counter(tokens)
-    table = {
-        int(code): VOCABULARY + bucket
-        for bucket, code in enumerate(head.pairs if head.num_buckets else ())
-        if code != NOTHING
-    }
-    counts.update(table[code] for one, other in pairwise(tokens) if (code := one * 2**32 + other) in table)
-    x = torch.zeros(len(head.idf), dtype=torch.float64)
-    for feature, count in counts.items():
-        x[feature] = (1 + math.log(count)) * head.idf[feature]
-    return (x / max(x.norm(), 1e-12)) @ head.weight + head.bias
+    words = words_of(ids)
+    found = [*words, *pairwise(words)]
+    grams = [gram for word in words for gram in n_grams_of(word)] if head.letters is not None else []
+    codes, logits = head.codes.tolist(), head.bias.clone()
+    for kind in (found, grams):
+        x = torch.zeros(len(codes), dtype=torch.float64)
+        for code, count in Counter(map(code_of, kind)).items():
+            if code in codes:
+                x[codes.index(code)] = (1 + math.log(count)) * head.idf[codes.index(code)]
+        logits = logits + (x / max(x.norm(), 1e-12)) @ head.weight
+    return logits
 
 
 ROWS = [
-    [1, 5, 6, 5, 6, 11, 9, 9, 9, 2],  # repeated tokens and pairs
-    [4, 20, 6, 6, 20],  # a token that counts as another, in a pair too
-    [5, 0, 3, 6, 8],  # neighbors of what counts for nothing are a pair
+    [0, 4, 6, 4, 6, 5, 8, 7, 7, 7, 1],  # words of two tokens, repeated words and pairs
+    [4, 3, 6],  # punctuation ends a word: what would go on with it begins another
+    [6, 4, 5, 4, 5],  # nothing is there to go on with
+    [4, 11, 11, 6],  # a word of four tokens
     [0, 1, 2, 3],  # nothing counts
-    [30],
-    [7, 30, 7, 5],
+    [12],
+    [10, 11, 9, 13, 14, 4],  # tokens without a spelling
 ]
 
 
@@ -75,48 +119,53 @@ def test_logits_are_those_of_the_definition(head, row):
     assert_close(head(torch.tensor([row])), by_hand(head, row)[None])
 
 
-def test_every_pair_of_the_table_is_found(head):
-    found = set()
-    for one, other in PAIRS:
-        columns, counted = head.features(torch.tensor([[one, other]]), torch.tensor([[True, True]]))
-        assert counted.tolist() == [[True, True, True, False]], "the last token has no next one"
-        found.add(int(columns[0, 2]))
-    assert len(found) == len(PAIRS) and min(found) >= VOCABULARY
-    assert not head.features(torch.tensor([[6, 9]]), torch.tensor([[True, True]]))[1][0, 2]
+@torch.no_grad()
+def test_rows_of_a_batch_do_not_meet(head):
+    length = max(map(len, ROWS))
+    ids = torch.tensor([row + [NOTHING] * (length - len(row)) for row in ROWS])
+    assert_close(head(ids), torch.stack([by_hand(head, row) for row in ROWS]))
 
 
 @pytest.mark.parametrize(
     "places", [(0, 1, 2, 3, 4), (3, 4, 5, 6, 7), (0, 2, 3, 6, 7)], ids=["right", "left", "between"]
 )
+@torch.no_grad()
 def test_padding_counts_for_nothing(head, places):
-    row, ids, mask = torch.tensor([5, 6, 5, 9, 9]), torch.full((2, 8), 6), torch.zeros(2, 8, dtype=torch.long)
+    row, ids, mask = torch.tensor([4, 6, 5, 8, 7]), torch.full((2, 8), 6), torch.zeros(2, 8, dtype=torch.long)
     ids[0, list(places)], mask[0, list(places)] = row, 1
     assert_close(head(ids, mask)[0], head(row[None])[0])
-    assert_close(head(ids, mask)[1], head.bias.detach())  # a row of padding
+    assert_close(head(ids, mask)[1], head.bias)  # a row of padding
+    words = head.words(ids, mask)
+    assert words.of_tokens[0, list(places)].tolist() == [0, 0, 1, 1, 2] and set(words.of_tokens[1].tolist()) == {-1}
+
+
+@pytest.mark.parametrize("number", range(1, len(FEATURES) + 1))
+@torch.no_grad()
+def test_every_feature_is_found(number):
+    codes = sorted(map(code_of, FEATURES))[:number]
+    head = LexicalHead(VOCABULARY, number, LABELS)
+    head.codes.copy_(torch.tensor(codes))
+    words = head.words(torch.tensor([[4]]))
+    asked = torch.tensor([[*codes, codes[0] - 1, codes[-1] + 1]])
+    found = head.find(words._replace(codes=asked, real=torch.ones_like(asked, dtype=torch.bool)))
+    assert found.tolist() == [[*range(number), number, number]]
 
 
 def test_gradients_are_finite_and_only_of_what_a_row_has(head):
-    head(torch.tensor([[5, 6, 5], [0, 0, 0]])).sum().backward()
-    columns = head.weight.grad[:, 0].nonzero().flatten().tolist()
-    assert [column for column in columns if column < VOCABULARY] == [5, 6] and len(columns) == 4  # and two pairs
+    head(torch.tensor([[4, 5, 4], [0, 0, 0]])).sum().backward()
+    codes = head.codes[head.weight.grad[:, 0].nonzero().flatten()]
+    assert {code_of("sun"), code_of("rain"), code_of(("sun", "rain"))} == {c for c in codes.tolist() if c % KINDS < 2}
     assert head.weight.grad.isfinite().all() and torch.equal(head.bias.grad, torch.full((LABELS,), 2.0).double())
-
-
-def test_without_buckets_only_tokens_count():
-    head = fill(LexicalHead(VOCABULARY, 0, LABELS).double())
-    rows = torch.tensor([[5, 6, 9], [9, 6, 5]])
-    assert_close(head(rows)[0], head(rows)[1])
-    assert_close(head(rows[:1])[0], by_hand(head, [5, 6, 9]))
 
 
 @torch.no_grad()
 def test_a_new_head_says_nothing():
-    assert torch.equal(LexicalHead(VOCABULARY, BUCKETS, LABELS)(torch.tensor([[5, 6, 36]])), torch.zeros(1, LABELS))
+    assert torch.equal(LexicalHead(VOCABULARY, 5, LABELS)(torch.tensor([[4, 5, 6]])), torch.zeros(1, LABELS))
 
 
 @torch.no_grad()
 def test_its_logits_are_added_to_those_of_the_pooled_states(model, token_ids):
-    ids, mask = token_ids(2, 9), torch.tensor([[1] * 9, [0, 0, *[1] * 5, 0, 0]])
+    ids, mask = token_ids(2, 9) % VOCABULARY, torch.tensor([[1] * 9, [0, 0, *[1] * 5, 0, 0]])
     found, labels = model(ids, attention_mask=mask), torch.tensor([2, 0])
     pooled = model.classifier(model.pooler(model.linformer(ids, attention_mask=mask).last_hidden_state, mask))
     assert_close(found.lexical_logits, model.lexical(ids, mask))
@@ -129,7 +178,7 @@ def test_its_logits_are_added_to_those_of_the_pooled_states(model, token_ids):
 
 @torch.no_grad()
 def test_it_reads_the_whole_document_where_the_row_is_a_part(model, token_ids):
-    ids, whole = token_ids(2, 9), torch.cat([token_ids(2, 60), torch.zeros(2, 3, dtype=torch.long)], dim=1)
+    ids, whole = token_ids(2, 9), torch.cat([token_ids(2, 60) % VOCABULARY, torch.zeros(2, 3, dtype=torch.long)], dim=1)
     found = model(ids, whole_ids=whole)
     assert_close(found.lexical_logits, model.lexical(whole[:, :60]))
     assert_close(found.logits - found.lexical_logits, model(ids).logits - model.lexical(ids))
@@ -147,51 +196,43 @@ def test_what_it_cannot_read_is_refused(model, build, token_ids):
     )
     with pytest.raises(ValueError, match=r"whole_ids are read by a lexical head, and this model has none"):
         build(LinformerForSequenceClassification)(token_ids(1, 4), whole_ids=token_ids(1, 4))
-    with pytest.raises(ValueError, match="lexical_buckets must not be negative, got -1"):
-        build(LinformerForSequenceClassification, lexical_buckets=-1)
+    with pytest.raises(ValueError, match="lexical_features must be at least 1, got 0"):
+        build(LinformerForSequenceClassification, lexical_features=0)
+    with pytest.raises(ValueError, match="lexical_letters must not be negative, got -1"):
+        build(LinformerForSequenceClassification, lexical_features=4, lexical_letters=-1)
 
 
 @torch.no_grad()
 def test_saved_and_loaded(model, token_ids, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = LinformerForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float64)
-    ids = token_ids(2, 9)
+    ids = token_ids(2, 9) % VOCABULARY
     assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-13, atol=0)
-    without = LinformerForSequenceClassification.from_pretrained(tmp_path, lexical_buckets=None, dtype=torch.float64)
+    without = LinformerForSequenceClassification.from_pretrained(tmp_path, lexical_features=None, dtype=torch.float64)
     assert_close(without(ids).logits, model(ids).logits - model.lexical(ids))
 
 
 @torch.no_grad()
 def test_weights_that_a_file_lacks_say_nothing(build, token_ids, tmp_path):
     build(LinformerForSequenceClassification, num_labels=LABELS).save_pretrained(tmp_path)
-    model = LinformerForSequenceClassification.from_pretrained(tmp_path, lexical_buckets=BUCKETS)
+    model = LinformerForSequenceClassification.from_pretrained(tmp_path, lexical_features=7, lexical_letters=2)
     assert torch.equal(model.lexical(token_ids(2, 9)), torch.zeros(2, LABELS))
-
-
-@pytest.mark.parametrize("size", [None, 37])
-def test_a_vocabulary_of_the_same_size_leaves_every_parameter(model, size):
-    before = dict(model.named_parameters())
-    assert model.resize_token_embeddings(size) is model.get_input_embeddings()
-    for name, parameter in model.named_parameters():
-        assert parameter is before[name], name
 
 
 @pytest.mark.parametrize("size", [45, 31])
 @torch.no_grad()
 def test_another_vocabulary(model, size):
-    ids = torch.tensor([[5, 6, 9, 9, 30, 7]])
+    ids = torch.tensor([[4, 6, 5, 8, 7]])
     before = model.lexical(ids)
     model.resize_token_embeddings(size)
     assert_close(model.lexical(ids), before)
-    assert model.lexical.weight.shape == (size + BUCKETS, LABELS)
-    if size > VOCABULARY:
-        assert_close(model.lexical(torch.cat([ids, torch.tensor([[44]])], dim=1)), before)
+    assert_close(model.lexical(torch.cat([ids, torch.tensor([[size - 1]])], dim=1)), before)
     model(ids, labels=torch.tensor([0]))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @torch.no_grad()
 def test_low_precision(model, token_ids, dtype):
-    ids = token_ids(2, 9)
+    ids = token_ids(2, 9) % VOCABULARY
     expected, low = model.lexical(ids), model.lexical.to(dtype)
     assert_close(low(ids).double(), expected, rtol=0.02, atol=0.05)

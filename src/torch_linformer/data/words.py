@@ -16,6 +16,7 @@ def _words(beside: str) -> str:
     return rf"(?={_ALONE})\X|[\p{{L}}\p{{N}}{beside}--{_ALONE}][\p{{L}}\p{{N}}\p{{M}}{beside}{_JOINERS}--{_ALONE}]*"
 
 
+_UNSPACED_LETTER = regex.compile(_ALONE, regex.V1)
 _COUNTED = regex.compile(_words(""), regex.V1)
 _TAGGED = regex.compile(rf"{_words('_')}|(?!\s)\X", regex.V1)
 
@@ -29,3 +30,8 @@ def words_of(text: str) -> list[str]:
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Where each word of a text begins and ends, in characters. A punctuation mark is a word, as in most corpora."""
     return [match.span() for match in _TAGGED.finditer(text)]
+
+
+def has_no_spaces(text: str) -> bool:
+    """Whether a text has a character of a script that is written without spaces."""
+    return _UNSPACED_LETTER.search(text) is not None

@@ -255,6 +255,13 @@ def linear_or_original(fields: dict[str, Any]) -> PreTrainedModel:
     return body(cast(Any, body).config_class.from_dict(own))
 
 
+def windowed_config(encoder: PreTrainedModel, positions: Positions) -> LinearConfig:
+    """The configuration of an encoder with its ordinary attention, below a head that reads rows in windows."""
+    config: Any = encoder.config
+    said = {"encoder_class": _full_name(type(encoder)), "linformer": None, "positions": asdict(positions)}
+    return cast(LinearConfig, LinearConfig.from_dict({**config.to_dict(), **said}))
+
+
 def opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
     """The class that an Auto class opens for a configuration of transformers."""
     if config not in auto._model_mapping:

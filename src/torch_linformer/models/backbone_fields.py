@@ -8,6 +8,7 @@ from transformers import PreTrainedConfig
 
 from torch_linformer.encoders.classes import MODEL_TYPE, LinearConfig
 from torch_linformer.encoders.families import dropout_of
+from torch_linformer.nn.options import default_k
 
 OF_HEADS = (  # fields that a head reads, whatever is below it
     "backbone_config",
@@ -15,7 +16,9 @@ OF_HEADS = (  # fields that a head reads, whatever is below it
     "classifier_hidden_act",
     "classifier_dropout",
     "class_weights",
-    "lexical_buckets",
+    "lexical_features",
+    "lexical_letters",
+    "read_window",
     "threshold",
     "max_answer_length",
     "activation_memory",
@@ -51,8 +54,24 @@ def fill_from_backbone(config: Any) -> None:
     """
     config.backbone_config = as_linear_config(config.backbone_config)
     own = fields_of(config.backbone_config)
+    of_windows: tuple[str, ...] = ()
+    if config.read_window is not None:
+        if config.backbone_config.linformer is not None:
+            raise ValueError(
+                f"read_window={config.read_window} is for an encoder with its ordinary attention, and this one is "
+                "linear and reads rows in one pass: leave it out"
+            )
+        if config.read_window <= config.exact_first + config.exact_last:
+            raise ValueError(
+                f"read_window={config.read_window} has no room beside exact_first={config.exact_first} and "
+                f"exact_last={config.exact_last}"
+            )
+        of_windows = ("max_position_embeddings", "exact_first", "exact_last")
+        own["k"] = default_k(config.max_position_embeddings)
     for field in fields(config):
         name, value = field.name, getattr(config, field.name)
+        if name in of_windows:
+            continue
         if name in own:
             if value not in (field.default, own[name]):
                 raise ValueError(
@@ -80,7 +99,9 @@ def fields_of(backbone: LinearConfig) -> dict[str, Any]:
     sizes["hidden_dropout_prob"] = dropout_of(config, "states")
     sizes["attention_probs_dropout_prob"] = dropout_of(config, "attention")
     if backbone.linformer is None:
-        return {**sizes, "attention": "full", "max_position_embeddings": getattr(config, "max_position_embeddings", 0)}
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        longest = getattr(config, "max_position_embeddings", 0)
+        return {**sizes, "attention": "full", "num_key_value_heads": heads, "max_position_embeddings": longest}
     options = backbone.linear_options
     attention: dict[str, Any] = {**options.of_attention()}
     heads = next(iter(backbone.attentions.values()))

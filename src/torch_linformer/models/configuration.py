@@ -78,15 +78,18 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
             :class:`torch_linformer.nn.options.StackOptions`.
         chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
-        lexical_buckets: of pairs of tokens in the lexical head of a classifier
-            (``torch_linformer.models.lexical_parts``), 0 for one that counts only single tokens; None for a classifier
-            without one.
+        lexical_features: words and pairs that the lexical head of a classifier counts
+            (``torch_linformer.models.lexical_head``); None for a classifier without one.
+        lexical_letters: of the longest token, where that head counts n-grams of characters too; 0 where it does not.
         threshold: the probability above which a label is predicted, where ``problem_type`` is
             ``multi_label_classification``; logits do not depend on it.
         max_answer_length: tokens of an answer to a question at most, None for any; logits do not depend on it.
         backbone_config: the configuration of a linear encoder (``torch_linformer.linearize(model).config``), on whose
             hidden states a head for rows, tokens or answers stands instead of layers of Linformer. Sizes and attention
             are then the encoder's, and are not given.
+        read_window: tokens that an encoder with its ordinary attention reads at once: a longer row is read in windows,
+            each with the row's ``exact_first`` and ``exact_last`` special tokens around its own. Rows may then have any
+            length; ``max_position_embeddings`` says how much of a document is read.
 
     Raises:
         TypeError: for a keyword that neither it nor transformers knows; saved configurations may have any.
@@ -153,10 +156,12 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     activation_memory: str = "none"
     chunk_size: int | None = None
     class_weights: list[float | int] | None = None
-    lexical_buckets: int | None = None
+    lexical_features: int | None = None
+    lexical_letters: int = 0
     threshold: float | int = 0.5
     max_answer_length: int | None = None
     backbone_config: dict[str, Any] | PreTrainedConfig | None = None
+    read_window: int | None = None
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
@@ -193,8 +198,12 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
             raise ValueError(
                 "position_embedding='rotary' needs causal=True: slots of a whole sequence have no position"
             )
-        if self.lexical_buckets is not None and self.lexical_buckets < 0:
-            raise ValueError(f"lexical_buckets must not be negative, got {self.lexical_buckets}")
+        if self.lexical_features is not None and self.lexical_features < 1:
+            raise ValueError(f"lexical_features must be at least 1, got {self.lexical_features}")
+        if self.lexical_letters < 0:
+            raise ValueError(f"lexical_letters must not be negative, got {self.lexical_letters}")
+        if self.read_window is not None and self.backbone_config is None:
+            raise ValueError(f"read_window={self.read_window} is for the encoder of a backbone_config: leave it out")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
         if self.max_answer_length is not None and self.max_answer_length < 1:

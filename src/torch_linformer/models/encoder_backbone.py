@@ -16,6 +16,7 @@ from torch_linformer.encoders.interface import reads_piece
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
+from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots.dense import check_length
 from torch_linformer.models.arguments import known_arguments, typed, without_unread
@@ -24,6 +25,7 @@ from torch_linformer.models.backbone_fields import inputs_of
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
+from torch_linformer.models.windows import Windows
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 
@@ -65,8 +67,14 @@ class EncoderBackbone(LinformerPreTrainedModel):
         self.body = build_body(backbone)
         self.takes = inputs_of(backbone)
         self.positions = Positions.said_by(backbone)
+        if config.read_window is not None and config.read_window > self.positions.longest:
+            raise ValueError(
+                f"read_window={config.read_window} is more than the {self.positions.longest} tokens that "
+                f"{type(self.body).__name__} reads at once"
+            )
         self.takes_pieces = (
-            backbone.linformer is not None
+            config.read_window is None
+            and backbone.linformer is not None
             and "position_ids" in self.takes
             and cast(Any, backbone.encoder_class).config_class.model_type not in OWN_ATTENTION
         )
@@ -122,6 +130,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
             reading = reads_piece(attention_mask)
         elif attention_mask is not None:
             padding, mask = Padding(attention_mask == 0), attention_mask
+        window, windows = self.config.read_window, None
         if self.config.attention != "full":
             check_length(length, self.config.max_position_embeddings)
         refuse_packed_rows(position_ids, attention_mask, "this encoder reads one document per row")
@@ -137,13 +146,25 @@ class EncoderBackbone(LinformerPreTrainedModel):
         }
         recorded = {name: kwargs.get(name, getattr(self.config, name)) for name in RECORDED}
         without_unread(kwargs, position_ids)
+        if window is not None and (records_a_graph() or length > window):
+            if recorded["output_attentions"]:
+                raise ValueError(f"this encoder reads {window} tokens at once: no attention goes over all {length}")
+            if padding is None:
+                nothing = torch.zeros(embedded_or_ids.shape[:2], dtype=torch.bool, device=embedded_or_ids.device)
+                padding = Padding(nothing, in_order=True)
+            windows = Windows.of(padding, window, self.config.exact_first, self.config.exact_last)
+            inputs = {name: windows.cut(x) for name, x in inputs.items() if x is not None and name != "position_ids"}
+            inputs["attention_mask"] = windows.mask
         with reading:
             outputs = self.body(
                 **{name: x for name, x in inputs.items() if x is not None and name in self.takes},
                 **{name: value for name, value in recorded.items() if value},
                 return_dict=True,
             )
-        return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
+        if windows is None:
+            return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
+        hidden = outputs.hidden_states and tuple(map(windows.join, outputs.hidden_states))
+        return BaseModelOutput(windows.join(outputs.last_hidden_state), hidden)
 
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
@@ -156,6 +177,9 @@ class EncoderBackbone(LinformerPreTrainedModel):
         """
         check_new_length(max_len, mode, self.config.slots, "k")
         check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)
+        if self.config.read_window is not None:
+            self.config.max_position_embeddings = max_len
+            return
         known: Any = self.body
         body = with_options(known, replace(known.config.linear_options, max_length=max_len))
         if mode == "interpolate":

@@ -11,7 +11,7 @@ from transformers.utils.output_capturing import OutputRecorder, maybe_install_ca
 
 from torch_linformer.models.auto import NotCopied
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.lexical_parts import LexicalHead
+from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.stacks import BLOCKS
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotTerms

@@ -13,7 +13,7 @@ from torch_linformer.models.arguments import known_arguments, typed
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.encoder_backbone import backbone_of
 from torch_linformer.models.heads import LabeledModel, classifier_dropout
-from torch_linformer.models.lexical_parts import LexicalHead
+from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.pooling import Pooler
 
 
@@ -32,7 +32,7 @@ class LinformerForSequenceClassification(LabeledModel):
     error). Where it is None, ``num_labels = 1`` means regression, integer labels mean one label per row, and
     floating-point labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several of them.
 
-    With ``config.lexical_buckets`` the logits of a ``torch_linformer.models.lexical_parts.LexicalHead`` are added.
+    With ``config.lexical_features`` the logits of a ``torch_linformer.models.lexical_head.LexicalHead`` are added.
 
     Raises:
         ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weight.
@@ -54,8 +54,9 @@ class LinformerForSequenceClassification(LabeledModel):
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.classifier = nn.Linear(self.pooler.out_features, self.num_labels)
         self.lexical: LexicalHead | None = None
-        if config.lexical_buckets is not None:
-            self.lexical = LexicalHead(config.vocab_size, config.lexical_buckets, self.num_labels)
+        if config.lexical_features is not None:
+            sizes = config.vocab_size, config.lexical_features, self.num_labels, config.lexical_letters
+            self.lexical = LexicalHead(*sizes)
         self.post_init()
 
     @typed(can_return_tuple)
@@ -80,7 +81,7 @@ class LinformerForSequenceClassification(LabeledModel):
             ValueError: ``whole_ids`` without a lexical head, or a lexical head without ids.
         """
         if self.lexical is None and whole_ids is not None:
-            raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_buckets=None)")
+            raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_features=None)")
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = cast(LinformerSequenceClassifierOutput, super().forward(*inputs, **{**kwargs, "return_dict": True}))
         logits, lexical = cast(Tensor, outputs.logits), None
@@ -88,7 +89,7 @@ class LinformerForSequenceClassification(LabeledModel):
             if whole_ids is None and input_ids is None:
                 raise ValueError(
                     "the lexical head reads input_ids, and inputs_embeds have no words: give whole_ids beside them, or "
-                    "load the model with lexical_buckets=None"
+                    "load the model with lexical_features=None"
                 )
             if whole_ids is None and isinstance(attention_mask, Padding):
                 raise ValueError("the lexical head reads whole rows, and these are pieces of them: give whole_ids too")

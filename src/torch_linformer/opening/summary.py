@@ -23,7 +23,7 @@ _SIZES = {  # of an encoder, and what families call them
     "num_attention_heads": ("num_attention_heads", "n_heads"),
 }
 _LAYER = re.compile(r".*?layers?\.\d+\.")
-_NOT_TRAINED = ("lexical.idf", "lexical.counts_as", "lexical.pairs")  # buffers
+_NOT_TRAINED = tuple(f"lexical.{name}" for name in ("codes", "idf", "spelling", "sizes", "joins", "powers", "letters"))
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,13 @@ label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         known, predicted = self.known(documents), np.argmax(answers, axis=-1)
+        return {**self.scores_of_labels(predicted, documents), **calibration_metrics(known, answers)}
+
+    def scores_of_labels(self, predicted: np.ndarray, documents: Dataset) -> dict[str, Any]:
+        """The scores of the numbers of labels, which tell nothing of probabilities."""
+        known = self.known(documents)
         tallies = {score: tally(score, known, predicted) for score in self.headline}
-        scores = classification_metrics(known, predicted.tolist(), self.names)
-        return {**scores, **calibration_metrics(known, answers), "tallies": tallies}
+        return {**classification_metrics(known, predicted.tolist(), self.names), "tallies": tallies}
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         parts = [(part["text"][:], part["label"][:]) for part in (train, validation, test)]

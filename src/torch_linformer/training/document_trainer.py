@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,35 +14,15 @@ from transformers import EvalPrediction, PretrainedConfig
 
 from torch_linformer.distributed.context_parallel import arguments_of_piece
 from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
-from torch_linformer.reporting.tables import score_title
-from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task
 from torch_linformer.training.batches import parts_of
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
-AHEAD, ERROR = "lexical_head_ahead", "lexical_head_ahead_error"  # columns of the learning curve
-COMPARED = 3  # evaluations that tell the pace
-
-
-class LogitParts(NamedTuple):
-    """The logits of each window, ``(windows, labels)``: those of a lexical head, and of the rest of the model."""
-
-    lexical: Tensor
-    rest: Tensor
-
 
 class DocumentTrainer(RunTrainer):
-    """A run's Trainer whose loss, batches and scores are those of a task.
-
-    With a ``rival`` it stops where it cannot catch up, unless ``patience`` is None: if the rival would still be ahead
-    by more than chance although every step to come brought as much as those between the last three evaluations.
-
-    Attributes:
-        rival: what each validation document adds to the score, of a method that the model has to beat.
-    """
+    """A run's Trainer whose loss, batches and scores are those of a task."""
 
     def __init__(self, *, task: Task, validation: Examples | None = None, **kwargs: Any) -> None:
         super().__init__(
@@ -53,7 +33,6 @@ class DocumentTrainer(RunTrainer):
             **kwargs,
         )
         self.task, self.validation = task, validation
-        self.rival: np.ndarray | None = None
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         smoother = self.label_smoother
@@ -97,17 +76,6 @@ class DocumentTrainer(RunTrainer):
         """The model's answer to each of some documents."""
         return self._answers(self._found(examples.windows, self.task.reduce), examples)
 
-    def parts_of(self, examples: Examples) -> LogitParts:
-        """What a classifier with a lexical head makes of some documents."""
-
-        def parts(logits: Any, labels: Any) -> Tensor:
-            both, lexical = (part.float() for part in logits)
-            return torch.stack([lexical, both - lexical], dim=1)
-
-        logits_of_parts = self._found(examples.windows, parts, ignore_keys=[*CACHE_NAMES])  # not "lexical_logits"
-        lexical, rest = torch.from_numpy(_in_their_order(logits_of_parts, examples.windows)).unbind(dim=1)
-        return LogitParts(lexical, rest)
-
     def logits_of(self, windows: Dataset) -> np.ndarray:
         """The logits of each window, whatever they are."""
         return _in_their_order(self._found(windows, None), windows)
@@ -121,49 +89,13 @@ class DocumentTrainer(RunTrainer):
         finally:
             self.compute_metrics, self.preprocess_logits_for_metrics = usual
 
-    def answers_of_logits(self, logits: Tensor, examples: Examples) -> Any:
-        """The answer to each document, from the logits of each window."""
-        windows = cast(ColumnLists, examples.windows)
-        return self.task.answers(self.task.reduce(logits, None), windows, examples.documents)
-
     def _headline(self, prediction: EvalPrediction) -> dict[str, float]:
         """The headline scores of the validation documents, as the Trainer asks for them while it trains."""
         assert self.validation is not None
         answers = self._answers(prediction.predictions, self.validation)
         self.task.tune(answers, self.validation.documents)
         scores = self.task.scores(answers, self.validation.documents)
-        headline = {name: scores[name] for name in self.task.validated or self.task.headline}
-        if self.rival is not None:
-            headline |= self._behind(scores["tallies"][self.task.best_metric])
-        return headline
-
-    def _behind(self, counted: np.ndarray) -> dict[str, float]:
-        """By how much the rival is ahead, below 0 where it is behind, and the standard error of that."""
-        assert self.rival is not None
-        gain, error = paired_difference(self.rival, counted)
-        return {AHEAD: gain if self.task.larger_is_better else -gain, ERROR: error}
-
-    @property
-    def reason_to_stop(self) -> str:
-        return super().reason_to_stop or (self._why_it_cannot_win if self.patience is not None else "")
-
-    @property
-    def _why_it_cannot_win(self) -> str:
-        history = [entry for entry in self.state.log_history if f"eval_{AHEAD}" in entry][-COMPARED:]
-        if len(history) < COMPARED:
-            return ""
-        steps, ahead = [int(entry["step"]) for entry in history], [entry[f"eval_{AHEAD}"] for entry in history]
-        left = steps[-1] / self.progress(steps[-1]) - steps[-1]
-        pace = max(0.0, ahead[0] - ahead[-1]) / (steps[-1] - steps[0])
-        expected = ahead[-1] - pace * left
-        if expected <= 0 or not is_more_than_chance(expected, history[-1][f"eval_{ERROR}"]):
-            return ""
-        score = score_title(self.task.best_metric)
-        return (
-            f"on the validation documents the lexical head alone is ahead by {ahead[-1]:.4f} of {score}, more than the "
-            "rest of the training brings at its pace and more than chance; --from an encoder that knows the language "
-            "may help, --patience 0 trains on"
-        )
+        return {name: scores[name] for name in self.task.validated or self.task.headline}
 
     def _answers(self, predictions: Any, examples: Examples) -> Any:
         reduced = _in_their_order(predictions, examples.windows)

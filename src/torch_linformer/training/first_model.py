@@ -21,9 +21,11 @@ from torch_linformer.opening.model_folder import AnyConfig, read_length, reader_
 from torch_linformer.opening.pretrained import load_any_config
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling
 from torch_linformer.training.model_settings import MAX_LENGTH, ModelSettings
-from torch_linformer.training.run_options import OF_ENCODERS
+from torch_linformer.training.run_options import OF_ENCODERS, OF_WORDS
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
+
+WINDOWED_LENGTH = 16_384  # tokens of a document that are read in windows
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,14 @@ class FirstModel:
             encoder: PreTrainedModel = transformers.AutoModel.from_config(self.config)
         longest = Positions.of(base_of(encoder)).longest
         return longest if longest < UNLIMITED else MAX_LENGTH
+
+    def reads_in_windows(self, settings: ModelSettings) -> bool:
+        """Whether it stays as it is and reads long rows in windows, instead of becoming linear.
+
+        That is exact and takes as long; options of slots ask for the other.
+        """
+        plain = not isinstance(self.config, AnyConfig)
+        return plain and settings.task in OF_WORDS and settings.k is None and settings.window is None
 
     @cached_property
     def pooling(self) -> str:
@@ -151,9 +161,16 @@ class FirstModel:
             InputError: as :meth:`check`.
         """
         self.check(settings)
-        decided: dict[str, Any] = {"max_length": settings.max_length or self.max_length}
+        in_windows = self.reads_in_windows(settings)
+        if settings.read_window is not None and settings.task in OF_WORDS and not in_windows:
+            raise InputError(
+                f"--read-window {settings.read_window} is for an encoder as it is, and this one is linear and reads "
+                "documents in one pass: leave it out"
+            )
+        longest = WINDOWED_LENGTH if in_windows else self.max_length
+        decided: dict[str, Any] = {"max_length": settings.max_length or longest}
         if isinstance(self.config, LinformerSeq2SeqConfig) and settings.max_target_length is None:
             decided["max_target_length"] = cast(LinformerConfig, self.config.decoder).max_position_embeddings
-        if settings.learning_rate is None and not settings.freeze:
+        if settings.learning_rate is None and not settings.frozen:
             decided["learning_rate"] = FINE_TUNING * size_of_width(self.reader.hidden_size).learning_rate
         return dataclasses.replace(settings, **decided)

@@ -9,10 +9,13 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
+from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders import linearize
-from torch_linformer.encoders.classes import LinearEncoder, opened_by
+from torch_linformer.encoders.attentions import base_of
+from torch_linformer.encoders.classes import LinearEncoder, opened_by, windowed_config
 from torch_linformer.encoders.families import Place, set_dropout
 from torch_linformer.encoders.linearize import with_options
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import (
     LinformerConfig,
@@ -29,6 +32,7 @@ from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.model_settings import ModelSettings
 
 LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
+READ_WINDOW = 256  # tokens that an encoder reads at once, where it reads in windows
 Say = Callable[[str], None]
 FIELDS: dict[Place, tuple[str, ...]] = {
     # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
@@ -125,7 +129,34 @@ def on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pooli
     return model
 
 
-def _load(body: nn.Module, encoder: LinearEncoder) -> None:
+def in_windows(
+    first: FirstModel, settings: ModelSettings, task: Task, labels: dict[str, Any], say: Say
+) -> LinformerForSequenceClassification:
+    """A classifier on the encoder as it is, which reads rows of any length in windows."""
+    encoder = _opened(first, transformers.AutoModel, say)
+    positions = Positions.of(base_of(encoder))
+    window = settings.read_window or min(READ_WINDOW, positions.longest)
+    if window > positions.longest:
+        raise InputError(f"--read-window {window}: {first.source} reads at most {positions.longest:,} tokens at once")
+    body = windowed_config(encoder, positions)
+    before, after = DocumentEncoder(task.tokenizer, settings.length).marks
+    heads = LinformerConfig(
+        backbone_config=body,
+        read_window=window,
+        exact_first=len(before),
+        exact_last=len(after),
+        max_position_embeddings=settings.length,
+        pooling=first.classifier_pooling,
+        **{name: value for name, value in labels.items() if name != "type_vocab_size"},
+    )
+    leave_out_dropout(heads, "attention")
+    leave_out_dropout(heads, "states")
+    model = LinformerForSequenceClassification(heads)
+    _load(cast(EncoderBackbone, model.base_model).body, encoder)
+    return model
+
+
+def _load(body: nn.Module, encoder: PreTrainedModel) -> None:
     """Give one encoder the weights of another, but not those of a pooler that it has not."""
     report = body.load_state_dict(encoder.state_dict(), strict=False)
     differ = [name for name in (*report.missing_keys, *report.unexpected_keys) if not name.startswith(UNUSED)]

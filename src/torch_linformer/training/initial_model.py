@@ -20,7 +20,14 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import AnyConfig, AnyModel, check_vocabulary, load_model, reader_config
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.initial_encoder import Say, freeze_lowest, leave_out_dropout, on_encoder, open_encoder
+from torch_linformer.training.initial_encoder import (
+    Say,
+    freeze_lowest,
+    in_windows,
+    leave_out_dropout,
+    on_encoder,
+    open_encoder,
+)
 from torch_linformer.training.model_settings import ModelSettings
 from torch_linformer.training.new_model import build_config, build_seq2seq_config
 from torch_linformer.training.splits import Splits
@@ -47,12 +54,17 @@ def build_model(
     labels = {
         **task.config,
         "class_weights": _class_weights(settings, splits),
-        "lexical_buckets": None,
+        "lexical_features": None,
+        "lexical_letters": 0,
         "threshold": 0.5,
         "max_answer_length": None,
     }
     if first is None:
         return task.model_class(build_config(settings, tokenizer, labels))
+    if first.reads_in_windows(settings):
+        windowed = in_windows(first, settings, task, labels, say)
+        check_vocabulary(first.source, tokenizer, windowed.config.vocab_size)
+        return windowed
     source = _open_first(first, settings, task, say)
     if isinstance(source, LinearEncoder):
         check_vocabulary(first.source, tokenizer, source.config.vocab_size)

@@ -5,20 +5,16 @@ from typing import Any
 
 from torch_linformer.reporting.plots import confusion_matrix, reliability_diagram
 from torch_linformer.reporting.report import Section
-from torch_linformer.reporting.tables import format_percent
+from torch_linformer.reporting.tables import format_percent, format_score
 from torch_linformer.tasks.calibration_metrics import BINS
-from torch_linformer.training.calibration import Calibration
 
 
-def label_sections(
-    scores: Mapping[str, Any], names: Sequence[str], calibration: Calibration | None = None
-) -> list[Section]:
+def label_sections(scores: Mapping[str, Any], names: Sequence[str]) -> list[Section]:
     """The sections for which there are scores.
 
     Args:
         scores: of the test documents.
         names: of the labels.
-        calibration: of the model's probabilities, if they are those of one label.
     """
     sections = []
     if "confusion_matrix" in scores:
@@ -28,15 +24,14 @@ def label_sections(
             "the share of the row."
         )
         sections.append(Section("Confusion matrix", figure=matrix, caption=caption))
-    if calibration is not None:
-        told = calibration.describe()
+    if "reliability" in scores:
         caption = (
             f"Held-out documents by the highest probability, in {BINS} bins of equal width; the larger a dot, the more "
             "documents. On the dashed line a probability is the share of documents whose label is right; below it the "
-            "model is too sure. The expected calibration error is the mean distance from that line over all documents."
+            "model is too sure. The expected calibration error is the mean distance from that line over all documents: "
+            f"{format_score(scores['ece'])}."
         )
-        figure = reliability_diagram(calibration.scores["reliability"])
-        sections.append(Section("Calibration", text=f"{told[0].upper()}{told[1:]}.", figure=figure, caption=caption))
+        sections.append(Section("Calibration", figure=reliability_diagram(scores["reliability"]), caption=caption))
     if "per_label" in scores:
         shares = ("precision", "recall", "f1")
         rows = [

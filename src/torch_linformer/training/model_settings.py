@@ -5,9 +5,17 @@ from typing import Any, Self
 
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError
-from torch_linformer.opening.named_encoders import encoder_folder
+from torch_linformer.opening.named_encoders import encoder_folder, is_installed
 from torch_linformer.training.data_settings import DataSettings
-from torch_linformer.training.run_options import OF_LINFORMER, OF_NEW_MODELS, OF_STEPS, OF_TASKS, TASKS, option
+from torch_linformer.training.run_options import (
+    OF_LINFORMER,
+    OF_NEW_MODELS,
+    OF_STEPS,
+    OF_TASKS,
+    OF_WORDS,
+    TASKS,
+    option,
+)
 from torch_linformer.training.sizes import SIZES, numbers_of_slots, suggested_k
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
@@ -15,6 +23,7 @@ SHARINGS = ("none", "kv_per_head", "headwise", "kv", "layerwise")
 SLOT_MASSES = ("none", "fixed", "learned")
 ACTIVATION_MEMORY = ("none", "checkpoint", "reversible")
 MAX_LENGTH = 2048
+PRETRAINED, NONE = "minilm", "none"  # what a training of labels or numbers begins with by default, and a new model
 MAX_TARGET_LENGTH = 256
 DECODER_SLOTS = 16  # of the target so far, in addition to its window
 WINDOW = 64  # tokens of the local window of a new causal model
@@ -30,6 +39,9 @@ class ModelSettings(DataSettings):
     )
     freeze: bool = option(
         False, "freeze all weights of --from and fit only a head, in one pass over the documents: much faster on a CPU"
+    )
+    train_encoder: bool = option(
+        False, "labels, numbers: also train the weights of --from, and keep that where it is better on validation"
     )
     freeze_layers: int = option(0, "freeze the embeddings and the lowest N layers of --from: faster steps")
     tokenizer: str = option(
@@ -98,8 +110,10 @@ class ModelSettings(DataSettings):
     @classmethod
     def of(cls, **options: Any) -> Self:
         """K becomes the numbers and not the file: a run resumes as what it is, even if the file has changed by then."""
-        if options.get("from_model") is not None:
-            options["from_model"] = encoder_folder(options["from_model"])
+        source = options.get("from_model")
+        if source is None and options.get("task", "classify") in OF_WORDS and is_installed(PRETRAINED):
+            source = PRETRAINED
+        options["from_model"] = None if source in (None, NONE) else encoder_folder(source)
         k = options.get("k")
         if isinstance(k, str) and k.startswith("@") and not options.get("from_model"):
             others = cls(**{**options, "k": None})
@@ -111,8 +125,15 @@ class ModelSettings(DataSettings):
         """Whether an option has an effect for this task, and for a model that begins as this one does."""
         new = self.from_model is None or name not in OF_NEW_MODELS
         slots = self.attention == "linformer" or name not in OF_LINFORMER
-        steps = not (self.freeze and name in OF_STEPS)
+        steps = not (self.frozen and name in OF_STEPS)
         return new and slots and steps and self.task in OF_TASKS.get(name, TASKS)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the weights of ``--from`` stay as they are, and only what stands on them is fitted."""
+        if self.task in OF_WORDS:
+            return self.from_model is not None and not self.train_encoder
+        return self.freeze
 
     @property
     def length(self) -> int:

@@ -21,6 +21,7 @@ PUSH_HELP = "upload the finished folder to NAME or OWNER/NAME on the hub; privat
 MOST_VECTORS = 32  # of a document
 OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
 OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are made of whole documents
+OF_WORDS = ("classify", "multilabel", "regress")  # tasks of a document as a whole, learned by words and a reader
 OF_TASKS = {  # options that only some tasks have
     **dict.fromkeys(("text_column", "label_column"), tuple(task for task in TASKS if task != "seq2seq")),
     **dict.fromkeys(("query_column", "document_column", "documents"), ("embed",)),
@@ -33,11 +34,13 @@ OF_TASKS = {  # options that only some tasks have
     "label_smoothing": ("seq2seq",),
     "packing": OF_TEXT,
     "whole_words": ("mlm",),
-    "embeddings": ("classify", "multilabel", "regress"),
-    "lexical": ("classify", "multilabel", "regress", "embed"),
-    **dict.fromkeys(("lexical_width", "vectors", "read_window"), ("embed",)),
+    "embeddings": OF_WORDS,
+    "lexical": (*OF_WORDS, "embed"),
+    **dict.fromkeys(("lexical_width", "vectors"), ("embed",)),
+    "read_window": (*OF_WORDS, "embed"),
     "class_weights": ("classify",),
-    "freeze": ("classify", "multilabel", "regress", "embed"),
+    "freeze": ("embed",),
+    "train_encoder": OF_WORDS,
     # Language modeling reads words off the embeddings, too.
     "freeze_layers": tuple(task for task in TASKS if task not in (*OF_TEXT, "seq2seq")),
     # The slots of a causal model are running means, and what is last changes with every token.

@@ -30,10 +30,10 @@ from torch_linformer.reporting.tables import format_count, format_duration, form
 from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
-from torch_linformer.training.calibration import Calibration
 from torch_linformer.training.describing import opener_of, own_fields
+from torch_linformer.training.document_parts import Weighed, worth_of_parts
 from torch_linformer.training.label_sections import label_sections
-from torch_linformer.training.run_options import OF_TEXT
+from torch_linformer.training.run_options import OF_TEXT, OF_WORDS
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import Cost, StepCost, compare_costs, cost_cells
 from torch_linformer.training.train_settings import TrainSettings
@@ -41,7 +41,6 @@ from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import Weighing, verdict
 
 MANY_CUT = 0.05  # a share of the documents
-PARTS = {"lexical": "{} alone", "rest": "without the {}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,8 @@ class Outcome:
     tokenizer: PreTrainedTokenizerFast
     task: Task
     scores: dict[str, Any]
+    weighed: Weighed | None
     lexical: Weighing | None
-    calibration: Calibration | None
     baselines: dict[str, dict[str, Any]]
     costs: tuple[Cost, Cost] | None
     history: list[dict[str, Any]]
@@ -72,33 +71,36 @@ class Outcome:
 
     @property
     def method(self) -> str:
-        """What the model is called in its report: it may have a lexical head, or be no more than that."""
+        """What the model is called in its report."""
+        if self.weighed is not None and len(self.weighed.parts) > 1:
+            return " and ".join(part.name for part in self.weighed.parts)
         model = "full attention" if self.full_attention else "Linformer"
+        if self.weighed is not None and self.settings.frozen:
+            return self.weighed.shipped
         return model if self.lexical is None else self.lexical.name(model)
 
     @property
-    def is_head_only(self) -> bool:
-        """Whether the lexical head is all that has weight in the model."""
-        return self.lexical is not None and self.lexical.alone
-
-    @property
-    def parts(self) -> dict[str, dict[str, float]]:
-        """The headline scores of the lexical head, and of a model that has one without it."""
-        lexical = self.lexical
-        if lexical is None:
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """The scores of each of several parts alone, by its name in a report."""
+        if self.weighed is not None and len(self.weighed.parts) > 1:
+            return {f"{part.name} alone": self.weighed.scores[part.name] for part in self.weighed.parts}
+        if self.lexical is None:
             return {}
-        return {part: self.task.heading(lexical.test[part]) for part in PARTS if part == "lexical" or lexical.kept}
+        names = {"lexical": f"{self.lexical.part} alone"}
+        names |= {"rest": f"without the {self.lexical.part}"} if self.lexical.kept else {}
+        return {name: self.lexical.test[part] for part, name in names.items()}
 
     @cached_property
     def verdict(self) -> str:
-        """Whether the model is better than the strongest simple method, its own lexical head among them."""
-        simple = {BASELINES[name]: row for name, row in self.baselines.items()}
-        if self.lexical is not None and not self.is_head_only:
-            simple[PARTS["lexical"].format(f"its {self.lexical.part}")] = self.lexical.test["lexical"]
-        task, advice, method = self.task, _advice(self), self.method if self.is_head_only else ""
-        sentence = verdict(task.headline, task.larger_is_better, self.scores, simple, advice, task.counted, method)
-        alone = "The transformer has no weight in this model, and so has won nothing. " if self.is_head_only else ""
-        return (alone + sentence).strip()
+        """What each part is worth, and whether the model is better than the strongest simple method."""
+        task, simple = self.task, {BASELINES[name]: row for name, row in self.baselines.items()}
+        if self.weighed is None:
+            simple |= {name: row for name, row in self.parts.items() if name.endswith("alone")}
+        elif len(self.weighed.parts) > 1:
+            simple |= self.parts
+        compared = verdict(task.headline, task.larger_is_better, self.scores, simple, _advice(self), task.counted)
+        worth = "" if self.weighed is None else worth_of_parts(self.weighed, task)
+        return f"{worth} {compared}".strip()
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -109,10 +111,9 @@ class Outcome:
             **{name: score for name, score in self.scores.items() if name != "tallies"},
             **{
                 f"{other}_{name}": score
-                for other, scores in (*self.parts.items(), *self.baselines.items())
+                for other, scores in (*self._named_parts, *self.baselines.items())
                 for name, score in self.task.heading(scores).items()
             },
-            **(self.calibration.record if self.calibration else {}),
             "method": self.method,
             "verdict": self.verdict,
             "train_seconds": self.spent.all_seconds,
@@ -127,14 +128,18 @@ class Outcome:
             "precision": self.precision,
         }
 
+    @property
+    def _named_parts(self) -> list[tuple[str, dict[str, Any]]]:
+        """The parts by their names in ``metrics.json``: words, reader, network."""
+        return [(name.removesuffix(" alone").split()[-1], scores) for name, scores in self.parts.items()]
+
     @cached_property
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
-        kind = "Full-attention twin" if self.full_attention else "Linformer"
-        kind = self.method if self.is_head_only else kind
-        labels = label_sections(self.scores, self.splits.names, self.calibration)
+        kind = "Full-attention twin" if self.full_attention and not self.settings.frozen else self.method
+        labels = label_sections(self.scores, self.splits.names)
         return Report(
-            title=f"{kind} on {name_in_title(self.settings.data)}",
+            title=f"{kind[0].upper()}{kind[1:]} on {name_in_title(self.settings.data)}",
             verdict="\n".join(filter(None, [self.verdict, *self.splits.warnings])),
             lead=f"{format_count(self.model.num_parameters())} parameters, trained in "
             f"{format_duration(self.spent.all_seconds)} on {format_count(len(self.splits.train))} documents. "
@@ -184,11 +189,7 @@ def _headlines(outcome: Outcome) -> list[Headline]:
 def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
     task, scores = outcome.task, {outcome.method: outcome.scores}
-    if outcome.lexical is not None:
-        part, itself = outcome.lexical.part, "lexical" if outcome.is_head_only else None
-        scores |= {
-            PARTS[name].format(part): scores_of_part for name, scores_of_part in outcome.parts.items() if name != itself
-        }
+    scores |= outcome.parts
     scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
     fewest = min((row["numbers"] for row in outcome.baselines.values() if "numbers" in row), key=len, default=())
     if 0 < len(fewest) < len(outcome.splits.test):  # the model, too, is compared by what those documents add
@@ -207,8 +208,8 @@ def _advice(outcome: Outcome) -> str:
     """What to try where a model is not clearly better than what it must beat."""
     settings, best = outcome.settings, f"eval_{outcome.task.best_metric}"
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
-    if settings.freeze:
-        ideas.append("training all of it, without --freeze")
+    if settings.frozen:
+        ideas.append("training the encoder: " + ("--train-encoder" if settings.task in OF_WORDS else "no --freeze"))
     if settings.task == "embed" and outcome.lexical is not None and outcome.lexical.kept:
         ideas.append("a larger --lexical-width")
     curve = [entry[best] for entry in outcome.history if best in entry]

@@ -1,5 +1,6 @@
 """What reads words in vectors of a search: their lexical part, fitted, weighed, and kept where it helps."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -17,12 +18,13 @@ from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise
 from torch_linformer.tasks.retrieval import SCALE, Retrieval, asked_of, judgments_of, queries_of
 from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 from torch_linformer.tasks.task import Examples
-from torch_linformer.training.lexical import drawn_documents
 from torch_linformer.training.task_trainers import RetrievalTrainer
 from torch_linformer.training.verdict import ENOUGH, Weighing, weigh_parts
 
 MOST_SIMILARITIES = 4_000_000  # of validation documents and queries, by which the parts are weighed
 AT_ONCE = 16  # rows whose words are counted
+MAX_TOKENS = 30_000_000  # of the documents that a lexical part is fitted to; as many as are drawn
+TOGETHER = 100  # documents tokenized at once
 
 
 def fitted_vector(
@@ -120,3 +122,15 @@ def _similarities(
     parts = (asked_of(examples.documents, torch.from_numpy(vectors)) for vectors in (words, rest))
     by_words, by_rest = (largest_products(asking[asked], answering) for answering, asking in parts)
     return (by_words, by_rest), relevant, candidates
+
+
+def drawn_documents(documents: Dataset, encoder: DocumentEncoder) -> Iterator[tuple[list[str], list[list[int]]]]:
+    """Texts and token ids of whole documents, some at a time, until they have as many tokens as a head is fitted to."""
+    tokens = 0
+    for start in range(0, len(documents), TOGETHER):
+        texts = documents[start : start + TOGETHER]["text"]
+        ids = encoder.ids(texts)
+        yield texts, ids
+        tokens += sum(map(len, ids))
+        if tokens > MAX_TOKENS:
+            return

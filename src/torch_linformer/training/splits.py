@@ -75,7 +75,6 @@ def load_splits(settings: DataSettings) -> Splits:
     if settings.task == "token-classify":
         warnings.extend([NUMBERED] if are_numbers(names) else [])
         notes.extend(divided_otherwise(train))
-    train, validation, test = (_without_groups(part) for part in (train, validation, test))
     return Splits(
         train,
         validation,
@@ -87,10 +86,6 @@ def load_splits(settings: DataSettings) -> Splits:
         digest=content_digest(parts),
         columns=documents.columns,
     )
-
-
-def _without_groups(part: Dataset) -> Dataset:
-    return part.remove_columns([GROUP]) if GROUP in part.column_names else part
 
 
 def _names(settings: DataSettings, documents: Documents) -> list[str]:

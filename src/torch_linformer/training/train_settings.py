@@ -16,6 +16,7 @@ from torch_linformer.training.run_options import (
     OF_STEPS,
     OF_TASKS,
     OF_TEXT,
+    OF_WORDS,
     PUSH_HELP,
     TASKS,
     TRACKERS,
@@ -88,7 +89,7 @@ class TrainSettings(ModelSettings):
                 self._check_effect(item.name)
         if self.from_model and self.k is not None and not self.k.isdecimal():
             raise InputError(f"--k must be one number for an encoder of --from, got {self.k!r}")
-        for name in ("freeze", "freeze_layers"):
+        for name in ("freeze", "freeze_layers", "train_encoder"):
             if getattr(self, name) and self.from_model is None:
                 raise InputError(f"{flag(name)} keeps the weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
@@ -105,11 +106,14 @@ class TrainSettings(ModelSettings):
             raise InputError(f"{flag(name)} goes with --task {', '.join(OF_TASKS[name])}, not {self.task}")
         if self.from_model and name in OF_NEW_MODELS:
             raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
-        if self.freeze and name in OF_STEPS:
-            raise InputError(f"{flag(name)} has no effect with --freeze, which fits a head in one go: leave it out")
+        if self.frozen and name in OF_STEPS:
+            how = "without --train-encoder" if self.task in OF_WORDS else "with --freeze"
+            raise InputError(f"{flag(name)} has no effect {how}, as no weight of the encoder is trained: leave it out")
+        if name == "overflow" and self.frozen:
+            raise InputError("--overflow windows has no effect here: an encoder reads all of a document: leave it out")
         if self.attention == "full" and name in OF_LINFORMER:
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
-        if name == "read_window" and self.vectors == 1 and not self.freeze:
+        if name == "read_window" and self.task == "embed" and self.vectors == 1 and not self.freeze:
             raise InputError(f"--read-window {self.read_window} goes with --vectors or --freeze: leave it out")
         if name == "lexical_width" and self.lexical == "none":
             raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")

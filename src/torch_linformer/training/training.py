@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -17,26 +18,17 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import Spent
-from torch_linformer.reporting.tables import format_count, format_duration, format_scores
+from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
-from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
-from torch_linformer.training.calibration import Calibration, calibrate
+from torch_linformer.tasks.whole_documents import WholeDocuments
 from torch_linformer.training.describing import describe_model
+from torch_linformer.training.document_parts import DocumentParts, Weighed
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.encoder_baselines import embedder_baselines, encoder_baselines
+from torch_linformer.training.encoder_baselines import embedder_baselines
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.fitted_head import fit_first_head, fit_head
 from torch_linformer.training.fitted_pieces import fit_pieces
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.initial_model import build_model, has_new_head
-from torch_linformer.training.lexical import (
-    HeadFits,
-    fit_heads,
-    fitting_seconds,
-    give_head,
-    head_answers,
-    weigh,
-)
 from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
 from torch_linformer.training.new_model import add_latent_semantics
 from torch_linformer.training.prepared import EVALUATIONS, prepare
@@ -84,9 +76,10 @@ class Training:
         self.first = FirstModel.of(settings)
         if self.first is not None:
             settings = self.first.complete(settings)
-        if settings.context_parallel > 1 or settings.freeze:  # nobody makes a step alone, of whole rows
+        if settings.context_parallel > 1 or settings.frozen:  # nobody makes a step alone, of whole rows
             settings = dataclasses.replace(settings, probe=False)
         self.settings = settings
+        self.rows, self.spent, self.history = settings.batch_size, Spent(), list[dict[str, Any]]()
         self.data = processes.on_main(lambda: prepare(settings, self.first, read_splits(settings), checkpoint, screen))
         self.task = self.data.task
         self.model = build_model(settings, self.first, self.task, self.data.tokenizer, self.data.splits, screen.say)
@@ -134,7 +127,7 @@ class Training:
     def step(self, rows: int) -> ModelStep:
         """A step of so many of the longest rows, to be measured in a process of its own."""
         settings = self.settings
-        return step_of(self.model, rows, settings.length, self.device, self.precision, training=not settings.freeze)
+        return step_of(self.model, rows, settings.length, self.device, self.precision, training=not settings.frozen)
 
     def learn(self, command: str) -> Outcome | None:
         """Train the model, and score it on documents that it never saw; the main process returns what came out.
@@ -143,16 +136,19 @@ class Training:
             command: the command line, for the report.
         """
         self._begin()
-        heads = self._lexical_heads()
-        if isinstance(self.task, Retrieval):
-            self.task.vectors.to(self.device)
-        spent, rows = self._fit()
-        lexical = self._weigh_lexical_part(heads)
-        scores, calibration = self._score(lexical)
+        settings, weighed, lexical = self.settings, None, None
+        if isinstance(self.task, WholeDocuments):
+            weighed = self._learn_documents()
+            scores = weighed.scores[weighed.shipped]
+        else:
+            if isinstance(self.task, Retrieval):
+                self.task.vectors.to(self.device)
+            self._fit()
+            lexical = self._weigh_lexical_part()
+            scores = self.trainer.scores_of(self.data.test) if lexical is None else lexical.scores
         if not processes.is_main():
             return None
         self.task.finish(self.model)
-        settings = self.settings
         measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
         if any(measured.values()):
             self.screen.say(f"measuring {' and '.join(name for name, is_wanted in measured.items() if is_wanted)}")
@@ -164,16 +160,33 @@ class Training:
             tokenizer=self.data.tokenizer,
             task=self.task,
             scores=scores,
+            weighed=weighed,
             lexical=lexical,
-            calibration=calibration,
-            baselines=self._baselines(spent) if settings.baseline else {},
-            costs=measure_beside_full_attention(self.step(rows)) if settings.probe else None,
-            history=self.trainer.state.log_history,
+            baselines=self._baselines() if settings.baseline else {},
+            costs=measure_beside_full_attention(self.step(self.rows)) if settings.probe else None,
+            history=self.history,
             num_tokens=self.data.train.num_tokens,
-            spent=spent,
+            spent=self.spent,
             device=self.device,
             precision=self.precision,
         )
+
+    def _learn_documents(self) -> Weighed:
+        """Learn what documents as a whole are: by words and a reader, or a network that is trained."""
+        settings, began = self.settings, time.monotonic()
+        model = cast(LinformerForSequenceClassification, self.model)
+        self.parts = DocumentParts(settings, self.data, model, self.device, self.precision, self.screen)
+        if settings.frozen:
+            weighed = self.parts.learned(None, reads=True)
+            tokens = sum(int(np.sum(part.windows["length"][:])) for part in (self.data.train, self.data.validation))
+            self.spent = Spent(time.monotonic() - began, tokens)
+            return weighed
+
+        def train() -> DocumentTrainer:
+            self._fit()
+            return self.trainer
+
+        return self.parts.learned(train, reads=self._has_new_head and processes.count() == 1)
 
     def _begin(self) -> None:
         """Give a new model its word embeddings, compile the model, and say what comes after the training."""
@@ -189,103 +202,48 @@ class Training:
             after += ["baselines (--no-baseline)"] * settings.baseline + ["speed test (--no-probe)"] * settings.probe
             self.screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
 
-    def _fit(self) -> tuple[Spent, int]:
-        """Train the weights that are not frozen; what it took, and how many rows are computed at once."""
-        settings, data, trainer, rows = self.settings, self.data, self.trainer, self.settings.batch_size
-        seconds = 60 * (settings.minutes or math.inf)
-        if settings.freeze and isinstance(self.task, Retrieval):
-            source = cast(FirstModel, self.first).source
-            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen, seconds), rows
+    def _fit(self) -> None:
+        """Train the weights that are not frozen."""
+        settings, data, trainer = self.settings, self.data, self.trainer
         if settings.freeze:
-            return fit_head(trainer, data.train, data.validation, self.screen, seconds=seconds), rows
+            source, seconds = cast(FirstModel, self.first).source, 60 * (settings.minutes or math.inf)
+            self.spent = fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen, seconds)
+            return
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
             size = fit_micro_batches(trainer)
             self.screen.say(size.describe())
-            rows = size.texts_at_once
+            self.rows = size.texts_at_once
             most, number = trainer.args.max_steps, processes.count()
             if settings.minutes and (few := few_steps(settings.minutes, size.seconds, size.texts, number, most)):
                 self.screen.say(few)
         fitted = processes.count() == 1 and self._has_new_head
-        if fitted and self.checkpoint is None:
-            # A forward pass takes a third of a step.
-            fit_first_head(trainer, data.train, data.validation, self.screen, size.seconds / size.texts / 3)
-        return fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted), rows
+        self.spent = fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted)
+        self.history = trainer.state.log_history
 
     @property
     def _has_new_head(self) -> bool:
         """Whether another model has become a classifier whose head knows nothing yet."""
         return self.first is not None and has_new_head(self.first.config, self.task, cast(Any, self.model.config))
 
-    def _lexical_heads(self) -> HeadFits | None:
-        """The lexical head, fitted before the training, which stops where it cannot catch up with that head."""
+    def _weigh_lexical_part(self) -> Weighing | None:
+        """Keep what reads words in vectors where the validation documents are better for it."""
         settings, data, task = self.settings, self.data, self.task
-        if not (settings.with_lexical_part and isinstance(task, WholeDocuments)):
+        if not (settings.with_lexical_part and isinstance(task, Retrieval)):
             return None
-        seconds = fitting_seconds(np.concatenate([data.train.num_tokens, data.validation.num_tokens]), data.seconds)
-        self.screen.say(f"fitting the lexical head: about {format_duration(seconds)} (--lexical none leaves it out)")
-        model = cast(LinformerForSequenceClassification, self.model)
-        parts, encoder = (data.splits.train, data.splits.validation), task.encoder(settings.length)
-        balanced = settings.class_weights == "balanced"
-        heads = fit_heads(model.config, task, *parts, encoder, seed=settings.seed, balanced=balanced)
-        answers = head_answers(self.trainer, heads.first, data.validation)
-        task.tune(answers, data.validation.documents)
-        scores = task.scores(answers, data.validation.documents)
-        self.trainer.rival = scores["tallies"][task.best_metric]
-        shown = ", ".join(f"{name} {value}" for name, value in format_scores(task.heading(scores)).items())
-        self.screen.say(f"lexical head, chosen on validation: {heads.choice}; validation {shown}")
-        return heads
-
-    def _weigh_lexical_part(self, heads: HeadFits | None) -> Weighing | None:
-        """Keep what reads words where the validation documents are better for it."""
-        settings, data, task = self.settings, self.data, self.task
-        if not settings.with_lexical_part:
-            return None
-        always = settings.lexical == "always"
-        if isinstance(task, Retrieval):
-            self.screen.say("fitting the lexical part of vectors and weighing it")
-            channels, encoder = int(self.model.config.hidden_size), task.encoder(settings.length)
-            words = fitted_vector(task, data.splits.train, encoder, channels, settings.lexical_width, settings.seed)
-            trainer = cast(RetrievalTrainer, self.trainer)
-            weighing = weigh_vectors(trainer, words, data.validation, data.test, always=always)
-        else:
-            assert heads is not None
-            give_head(cast(LinformerForSequenceClassification, self.model), cast(WholeDocuments, task), heads.first)
-            weighing = weigh(self.trainer, data.validation, data.test, heads.last, always=always)
+        self.screen.say("fitting the lexical part of vectors and weighing it")
+        channels, encoder = int(self.model.config.hidden_size), task.encoder(settings.length)
+        words = fitted_vector(task, data.splits.train, encoder, channels, settings.lexical_width, settings.seed)
+        trainer, always = cast(RetrievalTrainer, self.trainer), settings.lexical == "always"
+        weighing = weigh_vectors(trainer, words, data.validation, data.test, always=always)
         self.screen.say(weighing.describe())
         return weighing
 
-    def _score(self, lexical: Weighing | None) -> tuple[dict[str, Any], Calibration | None]:
-        """The scores of the test documents, after the last that is learned of those for validation."""
-        data, task, trainer = self.data, self.task, self.trainer
-        if isinstance(task, MultiLabel):
-            if lexical is None:  # the evaluation of the last step tuned it, and the best checkpoint may be another
-                task.tune(trainer.answers_to(data.validation), data.validation.documents)
-            best = f"{task.threshold:.3g}, which is best for the validation documents"
-            self.screen.say(f"labels are predicted above a probability of {best}")
-        if isinstance(task, Classification):
-            calibration = calibrate(trainer, lexical.logits if lexical else None, data.validation, data.test)
-            self.screen.say(calibration.describe())
-            return calibration.scores, calibration
-        return trainer.scores_of(data.test) if lexical is None else lexical.scores, None
-
-    def _baselines(self, spent: Spent) -> dict[str, dict[str, Any]]:
+    def _baselines(self) -> dict[str, dict[str, Any]]:
         """What the model must beat, which of an encoder is also what it was before."""
         splits, seed = self.data.splits, self.settings.seed
         baselines = self.task.baselines(splits.train, splits.validation, splits.test, seed)
-        if self.first is None:
-            return baselines
-        source, seconds = self.first.source, spent.all_seconds
-        if isinstance(self.task, Retrieval):
-            baselines |= embedder_baselines(source, splits.test, self.device, self.precision)
-        if isinstance(self.task, Classification):
-            baselines |= encoder_baselines(
-                source,
-                splits,
-                self.device,
-                self.precision,
-                train_seconds=seconds,
-                seed=seed,
-                tested=baselines["tfidf"]["numbers"],
-                say=self.screen.say,
-            )
+        if self.first is not None and isinstance(self.task, Retrieval):
+            baselines |= embedder_baselines(self.first.source, splits.test, self.device, self.precision)
+        if self.settings.frozen and isinstance(self.task, WholeDocuments):
+            baselines |= self.parts.baselines()
         return baselines

@@ -12,7 +12,10 @@ from transformers import PreTrainedModel
 
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.functional.attention.softmax_parts import find_exact_tokens, repeat_heads
+from torch_linformer.functional.padding import Padding
 from torch_linformer.models.backbone import LinformerModel
+from torch_linformer.models.encoder_backbone import EncoderBackbone
+from torch_linformer.models.windows import Windows
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap
@@ -252,3 +255,40 @@ def attention_of_encoder(
                 stack.enter_context(context.register_forward_hook(look, with_kwargs=True))
         cast(Any, encoder)(input_ids=input_ids)
     return seen
+
+
+@torch.no_grad()
+def attention_of_windows(
+    backbone: EncoderBackbone, input_ids: Tensor, layers: Iterable[int]
+) -> dict[int, LayerAttention]:
+    """The attention of an encoder that reads one document, ``(1, N)``, in windows: a band, as no token sees further.
+
+    The special tokens that stand in every window are exact tokens; their own rows are those of the first window, and of
+    the last one.
+    """
+    config, body = backbone.config, backbone.body
+    window, first, last, length = config.read_window, config.exact_first, config.exact_last, input_ids.shape[1]
+    assert window is not None
+    windows = Windows.of(Padding(torch.zeros_like(input_ids, dtype=torch.bool), in_order=True), window, first, last)
+    usual = body.config._attn_implementation
+    body.set_attn_implementation("eager")  # the one that tells
+    try:
+        told = body(input_ids=windows.cut(input_ids), attention_mask=windows.mask, output_attentions=True).attentions
+    finally:
+        body.set_attn_implementation(usual)
+    place, tokens = windows.place[0], torch.arange(length, device=input_ids.device)
+    exact = tokens[(tokens < first) | (tokens >= length - last)]
+    columns = windows.source[place // window]  # the token of each column of a token's window
+    is_exact = (columns < first) | (columns >= length - last)
+    number = torch.searchsorted(exact, columns)
+    index = torch.where(is_exact, number, len(exact) + window - 1 + columns - tokens.unsqueeze(1))
+    found = {}
+    for layer in layers:
+        rows = told[layer].transpose(0, 1).flatten(1, 2)[:, place].float()  # (H, N, n)
+        weights = rows.new_zeros(rows.shape[0], length, len(exact) + 2 * window - 1)
+        seen = windows.real[place // window] & (index >= 0) & (index < weights.shape[-1])
+        weights.scatter_add_(2, index.clamp(0, weights.shape[-1] - 1).expand_as(rows), rows * seen)
+        found[layer] = LayerAttention(
+            weights=weights.cpu(), proj_k=None, proj_v=None, exact=exact.cpu(), reach=window - 1, num_slots=0
+        )
+    return found

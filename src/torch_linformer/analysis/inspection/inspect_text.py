@@ -8,12 +8,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_encoder, attention_of_layers
+from torch_linformer.analysis.inspection.attention_maps import (
+    LayerAttention,
+    attention_of_encoder,
+    attention_of_layers,
+    attention_of_windows,
+)
 from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients, lexical_shares
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
 from torch_linformer.encoders.heads import head_of
 from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration, LinformerModel
 from torch_linformer.models.encoder_backbone import EncoderBackbone
+from torch_linformer.models.windows import windows_of
 from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config
 
 MOST_ANSWERS = 3  # labels whose tokens are looked for, the likeliest first
@@ -110,8 +116,11 @@ def inspect_text(
     cast(nn.Module, model).eval()
     try:
         say("attention")
-        is_ours = isinstance(backbone, LinformerModel)
-        attention = (attention_of_layers if is_ours else attention_of_encoder)(backbone, input_ids, chosen)
+        if isinstance(backbone, EncoderBackbone):
+            attention = attention_of_windows(backbone, input_ids, chosen)
+        else:
+            is_ours = isinstance(backbone, LinformerModel)
+            attention = (attention_of_layers if is_ours else attention_of_encoder)(backbone, input_ids, chosen)
         answer = None
         if head_of(model) == "rows":
             say("which tokens the answer draws on")
@@ -134,7 +143,8 @@ def inspect_text(
 def _exact_below(config: Any, length: int) -> int:
     """Tokens that an encoder reads exactly, where ``length`` is not more; 0 for what reads all texts alike."""
     config = getattr(config, "backbone_config", None) or config
-    exact = config.linear_options.longest_exact if isinstance(config, LinearConfig) else 0
+    is_linear = isinstance(config, LinearConfig) and config.linformer is not None
+    exact = config.linear_options.longest_exact if is_linear else 0
     return exact if length <= exact else 0
 
 
@@ -142,6 +152,8 @@ def _reader(model: AnyModel) -> Any:
     """The model below any head, one of ours or a linear encoder of transformers."""
     backbone: Any = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
     if isinstance(backbone, EncoderBackbone):
+        if backbone.config.read_window is not None:
+            return backbone
         backbone = model = backbone.body
     if isinstance(model, LinearEncoder):
         return backbone
@@ -198,10 +210,12 @@ def _answer(model: Any, backbone: Any, input_ids: Tensor, of_text: Tensor) -> An
         shares = logits.sigmoid() if several else logits.softmax(dim=-1)
         best = shares.argsort(descending=True)[:MOST_ANSWERS]
         probabilities = shares[best].tolist()
-    words = backbone.get_input_embeddings()
+    words, windows = backbone.get_input_embeddings(), None
+    if isinstance(backbone, EncoderBackbone):
+        windows, backbone = windows_of(backbone.config, input_ids), backbone.body
     embeddings = getattr(backbone, "embeddings", words)  # with positions and a norm, where these are there
     relevance = integrated_gradients(
-        lambda: cast(Tensor, model(input_ids=input_ids).logits[0, best]), embeddings, words, of_text
+        lambda: cast(Tensor, model(input_ids=input_ids).logits[0, best]), embeddings, words, of_text, windows
     )
     if lexical is not None:  # which reads ids, not embeddings
         shares = lexical_shares(lexical, input_ids)[best.cpu()].to(relevance.values)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from torch_linformer.models.lexical_parts import NOTHING, LexicalHead
+from torch_linformer.models.lexical_head import KINDS, PAIR, LexicalHead
+from torch_linformer.models.windows import Windows
 
 SHOWN_AS_THEY_ARE = "\n\t"
 STEPS = 16
@@ -87,7 +88,12 @@ class Relevance:
 
 
 def integrated_gradients(
-    score: Callable[[], Tensor], embeddings: nn.Module, words: nn.Module, blank: Tensor, steps: int = STEPS
+    score: Callable[[], Tensor],
+    embeddings: nn.Module,
+    words: nn.Module,
+    blank: Tensor,
+    windows: Windows | None = None,
+    steps: int = STEPS,
 ) -> Relevance:
     r"""Integrated gradients of A scores with respect to the embeddings of one document.
 
@@ -102,15 +108,18 @@ def integrated_gradients(
         embeddings: the module of the model that makes what its first layer reads, ``(1, N, C)``.
         words: its word embeddings; they may be all of it.
         blank: bool ``(1, N)``, True at the tokens of the text.
+        windows: those in which the model reads the document, and then so do ``embeddings``; None for as a whole.
         steps: points of the quadrature, each a forward pass and A backward passes.
 
     Source: Sundararajan, Taly and Yan, arXiv 1703.01365, with layer normalization kept out of the path.
     """
+    if windows is not None:
+        blank = windows.cut(blank) & windows.real
     whole, scores = _read(score, embeddings)
     with words.register_forward_hook(lambda module, inputs, output: output.masked_fill(blank.unsqueeze(-1), 0.0)):
         empty, blank_scores = _read(score, embeddings)
     difference = whole - empty
-    values = whole.new_zeros(len(scores), whole.shape[1])
+    values = whole.new_zeros(*whole.shape[:2], len(scores))
     places, shares = np.polynomial.legendre.leggauss(steps)
     for place, share in zip((places + 1) / 2, shares / 2, strict=True):
         point = (empty + float(place) * difference).requires_grad_()
@@ -118,7 +127,8 @@ def integrated_gradients(
             reached = score()
             for number in range(len(scores)):
                 (gradient,) = torch.autograd.grad(reached[number], point, retain_graph=number < len(scores) - 1)
-                values[number] += float(share) * (gradient * difference).sum(dim=-1)[0]
+                values[..., number] += float(share) * (gradient * difference).sum(dim=-1)
+    values = (values if windows is None else windows.join(values))[0].mT
     return Relevance(values=values.cpu(), scores=scores.cpu(), blank_scores=blank_scores.cpu())
 
 
@@ -126,25 +136,25 @@ def integrated_gradients(
 def lexical_shares(head: LexicalHead, input_ids: Tensor) -> Tensor:
     """What each token of ``input_ids`` ``(1, N)`` adds to the logits of a lexical head, ``(num_labels, N)``.
 
-    The occurrences of a feature share equally in what it adds, the two tokens of a pair in halves. A row sums to the
-    logit without its bias.
+    The occurrences of a feature share equally in what it adds, the two words of a pair in halves, and the tokens of a
+    word likewise. A row sums to the logit without its bias.
     """
-    counted_as = head.counts_as[input_ids[0]]
-    places = torch.nonzero(counted_as != NOTHING)[:, 0]
-    tokens = counted_as[places].unsqueeze(0)
-    features, counted = head.features(tokens, torch.ones_like(tokens, dtype=torch.bool))
-    occurring = torch.nonzero(counted[0])[:, 0]  # the tokens, and after them each token's pair with the next one
-    occurring_features = features[0, occurring]
-    accurate = torch.promote_types(head.weight.dtype, torch.float32)
-    counts = torch.bincount(occurring_features, minlength=len(head.idf)).to(accurate)
-    weights = nn.functional.normalize(torch.where(counts > 0, (1 + counts.log()) * head.idf, 0.0), dim=0)
-    added = (weights / counts)[occurring_features].unsqueeze(-1) * head.weight[occurring_features]
-    pairs = occurring >= len(places)
+    words = head.words(input_ids)
+    rows, weights = head.weigh(words)
+    places = head.find(words)[0]
+    accurate = weights.dtype
+    of_feature = torch.zeros(len(head.codes), dtype=accurate, device=weights.device).index_add_(0, rows[0], weights[0])
+    occurring = torch.nonzero(places < len(head.codes))[:, 0]
+    features, word = places[occurring], words.begins_in[0, occurring]
+    counts = torch.bincount(features, minlength=len(head.codes)).to(accurate)
+    added = (of_feature / counts.clamp(min=1))[features].unsqueeze(-1) * head.weight[features].to(accurate)
+    pairs = head.codes[features] % KINDS == PAIR
     added[pairs] /= 2
-    second = places[occurring[pairs] - len(places) + 1]
-    shares = added.new_zeros(input_ids.shape[1], added.shape[1])
-    shares.index_add_(0, torch.cat([places, places])[occurring], added)
-    shares.index_add_(0, second, added[pairs])
+    of_words = added.new_zeros(input_ids.shape[1] + 1, added.shape[1])
+    of_words.index_add_(0, word, added).index_add_(0, word[pairs] + 1, added[pairs])
+    number = words.of_tokens[0]
+    sizes = torch.bincount(number[number >= 0], minlength=len(of_words)).to(accurate)
+    shares = torch.where((number >= 0).unsqueeze(-1), (of_words / sizes.clamp(min=1).unsqueeze(-1))[number], 0.0)
     return shares.mT.cpu()
 
 

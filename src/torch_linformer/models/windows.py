@@ -1,0 +1,86 @@
+"""Rows that an encoder reads window after window: where each token of a row stands in which window."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.padding import Padding
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Rows ``(B, N)`` as windows ``(W, n)`` of their real tokens.
+
+    Each window has the row's first and last special tokens around its own part of the others, so that a row of at most
+    n tokens is read as it is, and longer ones in parts that look like rows.
+
+    Attributes:
+        padding: of the rows.
+        source: ``(W, n)``, the place of each window's tokens in the rows, one after the other, real tokens first.
+        real: bool ``(W, n)``, what of a window is no padding.
+        place: ``(B, N)``, the place of each token of the rows in the windows, one after the other.
+    """
+
+    padding: Padding
+    source: Tensor
+    real: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, padding: Padding, window: int, first: int, last: int) -> "Windows":
+        """Windows of ``window`` tokens, ``first`` and ``last`` of which stand in every one of a row."""
+        room, length, device = window - first - last, padding.length, padding.mask.device
+        most = torch.sym_max(1, (length - first - last + room - 1) // room)  # type: ignore[no-untyped-call]
+        tokens_of = padding.tokens.long()  # (B, 1)
+        # One axis for the windows of all rows: a graph would make an exception of rows of one window.
+        windows = torch.arange(tokens_of.shape[0] * most, device=device).unsqueeze(1)
+        row, number = windows // most, windows % most
+        tokens, place = tokens_of[row.squeeze(1)], torch.arange(window, device=device)
+        content = (tokens - first - last - number * room).clamp(min=0, max=room)
+        short = tokens < first + last  # a row of less than the special tokens is one window as it is
+        after = place - first - content
+        source = torch.where(after >= 0, tokens - last + after, number * room + place)
+        source = torch.where((place < first) | short, place, source).clamp(min=0).clamp(max=length - 1)
+        exists = (content > 0) | (number == 0)
+        real = (place < torch.where(short, tokens, first + content + last)) & exists
+        source = row * length + source
+
+        rank, own = padding.positions, (tokens_of - first - last).clamp(min=0)
+        number = (rank - first).clamp(min=0) // room
+        last_window = (own - 1).clamp(min=0) // room
+        is_last = (rank >= tokens_of - last) & (tokens_of >= first + last)
+        in_last = first + own - last_window * room + rank - (tokens_of - last)
+        place = torch.where(is_last, in_last, rank - number * room)
+        number = torch.where(is_last, last_window, number).clamp(max=most - 1)
+        number = number + most * torch.arange(tokens_of.shape[0], device=device).unsqueeze(1)
+        if not records_a_graph():  # which has no tensors whose sizes depend on numbers
+            exists = exists.squeeze(1)
+            source, real = source[exists], real[exists]
+            number = (exists.long().cumsum(0) - 1)[number]
+        return cls(padding, source, real, number * window + place.clamp(0, window - 1))
+
+    def cut(self, rows: Tensor) -> Tensor:
+        """``(W, n, …)`` of ``(B, N, …)``."""
+        windows: Tensor = self.padding.justify(rows).flatten(0, 1)[self.source]
+        return windows
+
+    @property
+    def mask(self) -> Tensor:
+        """The attention mask of the windows, ``(W, n)``."""
+        return self.real.long()
+
+    def join(self, states: Tensor) -> Tensor:
+        """``(B, N, C)`` of ``(W, n, C)``; of a token that stands in several windows one of its states, at padding 0."""
+        rows: Tensor = states.flatten(0, 1)[self.place]
+        return self.padding.clean(self.padding.restore(rows))
+
+
+def windows_of(config: Any, input_ids: Tensor) -> Windows | None:
+    """Those in which a model with this configuration reads rows without padding; None where it reads them as they are."""
+    if config.read_window is None or input_ids.shape[1] <= config.read_window:
+        return None
+    padding = Padding(torch.zeros_like(input_ids, dtype=torch.bool), in_order=True)
+    return Windows.of(padding, config.read_window, config.exact_first, config.exact_last)

@@ -1,0 +1,241 @@
+"""What a run for whole documents learns: words, a reader or a trained network, weighed and put into the model."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset, concatenate_datasets
+from torch import Tensor
+
+from torch_linformer.data.parts import GROUP
+from torch_linformer.data.windows import DocumentEncoder, document_means, tokenize_documents
+from torch_linformer.models import LinformerForSequenceClassification
+from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.opening import processes
+from torch_linformer.reporting.tables import format_count, format_score, score_title
+from torch_linformer.tasks.baselines import stack_baseline
+from torch_linformer.tasks.tallies import paired_difference
+from torch_linformer.tasks.task import Task
+from torch_linformer.tasks.whole_documents import Classification, WholeDocuments, multiply
+from torch_linformer.tasks.word_features import SHORT, WordCounts
+from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.prepared import Prepared
+from torch_linformer.training.states import KeptStates
+from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.training_screen import TrainingScreen
+from torch_linformer.training.words_and_reader import Part, Targets, fit_reader, fit_words, weigh
+
+WORDS, READER, NETWORK, SUM = "words", "the reader", "the network", "both"
+ENDLESS = 10**9  # tokens: whole documents
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The parts of a model for whole documents, as they are added in it.
+
+    Attributes:
+        parts: times their weights.
+        scores: every score of the test documents, by the name of each part alone, and of both.
+        judged: how many documents have chosen the weights, and
+        tested: how many are scored.
+    """
+
+    parts: Sequence[Part]
+    scores: dict[str, dict[str, Any]]
+    judged: int
+    tested: int
+
+    @property
+    def shipped(self) -> str:
+        """The name of what the model gives."""
+        return self.parts[0].name if len(self.parts) == 1 else SUM
+
+    def describe(self) -> str:
+        """How each part was fitted, and what it weighs, as a line."""
+        spreads = [float(part.judged.double().std()) for part in self.parts]
+        shares = [f"{spread / max(sum(spreads), 1e-12):.0%}" for spread in spreads]
+        each = [f"{part.name} {share} ({part.chosen})" for part, share in zip(self.parts, shares, strict=True)]
+        return f"weighed on {self.judged:,} documents, each by fits that have not seen it: {', '.join(each)}"
+
+
+class DocumentParts:
+    """Fits the parts of a model for whole documents to all documents that are not held out.
+
+    Args:
+        settings: of the run.
+        data: its documents.
+        model: whose encoder reads.
+        device: where it does, and
+        precision: in what.
+        screen: where progress is shown.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        data: Prepared,
+        model: LinformerForSequenceClassification,
+        device: str,
+        precision: str,
+        screen: TrainingScreen,
+    ) -> None:
+        self.settings, self.data, self.model, self.screen = settings, data, model, screen
+        self.device, self.precision, self.task = device, precision, cast(WholeDocuments, data.task)
+        self.states: tuple[Tensor, Tensor] | None = None
+        splits, task = data.splits, self.task
+        known = [*task.known(splits.train), *task.known(splits.validation)]
+        one_label = model.config.problem_type == "single_label_classification"
+        self.documents = concatenate_datasets([splits.train, splits.validation])
+        self.targets = Targets(
+            torch.tensor(known) if one_label else torch.tensor(known, dtype=torch.float32),
+            len(model.config.label_names),
+            model.loss_of,
+            groups=self.documents[GROUP][:] if GROUP in self.documents.column_names else None,
+            balanced=settings.class_weights == "balanced",
+            seed=settings.seed,
+        )
+
+    def learned(self, train: Callable[[], DocumentTrainer] | None, *, reads: bool) -> Weighed:
+        """The parts, in the model.
+
+        Args:
+            train: trains the network, whose classifier then is a part instead of the reader's if it is better on the
+                validation documents; None where nothing is trained.
+            reads: whether the encoder knows something before that, and so is a reader.
+        """
+        words = [self.words()] if self.settings.with_lexical_part else []
+        frozen = [*words, self.reader(words)] if reads else words
+        if train is None:
+            return self._weighed(frozen, self.targets)
+        if reads:
+            self._put(weigh(frozen[-1:], self.targets))  # a head of random weights would spoil what is below it
+            before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        network = self._network(train())
+        rows = np.flatnonzero(self.targets.judged >= len(self.data.splits.train))  # no step has seen these
+        unseen = self.targets.some(rows)
+        parts = [*(replace(part, judged=part.judged[rows]) for part in words), network]
+        if reads:
+            untrained = unseen.loss(*(part.judged[rows] for part in frozen))
+            trained = unseen.loss(*(part.judged for part in parts))
+            fate = "kept" if trained < untrained else "not kept"
+            self.screen.say(
+                f"the trained encoder is {fate}: loss on validation {trained:.4f}, of the encoder as it was "
+                f"{untrained:.4f}"
+            )
+            if trained >= untrained:
+                self.model.load_state_dict(before)
+                return self._weighed(frozen, self.targets)
+        return self._weighed(parts, unseen)
+
+    def words(self) -> Part:
+        """The part of the words of whole documents."""
+        encoder = DocumentEncoder(self.task.tokenizer, ENDLESS)
+        parts = [tokenize_documents(part, encoder) for part in (self.documents, self.data.splits.test)]
+        texts = self.documents["text"]
+        self.screen.say("fitting words, by cross-validation (--lexical none leaves them out)")
+
+        def fitted() -> Part:
+            ids, size = [row for part in parts for row in part["input_ids"]], self.model.config.vocab_size
+            short = sum(map(len, texts)) <= SHORT * len(texts)
+            counts = WordCounts(self.task.tokenizer, size, ids, len(texts), characters=short)
+            return fit_words(counts, self.targets)
+
+        return processes.on_main(fitted)
+
+    def reader(self, beside: Sequence[Part], most: int | None = None) -> Part:
+        """The part of what the encoder makes of documents, or of the first tokens of each."""
+        pad = cast(int, self.task.tokenizer.pad_token_id)
+        model = cast(Any, self.model).to(self.device).eval()
+        states = KeptStates(model, pad, self.device, self.precision)
+        known = [row for part in (self.data.train, self.data.validation) for row in part.windows["input_ids"]]
+        of_known, of_test = (
+            torch.from_numpy(states.of([row[:most] for row in rows], self.screen))
+            for rows in (known, self.data.test.windows["input_ids"])
+        )
+        self.states = self.states or (of_known, of_test)
+        return fit_reader(of_known, of_test, self.targets, beside)
+
+    def baselines(self) -> dict[str, dict[str, Any]]:
+        """Scores of the reader's first window alone, where documents are longer, and of scikit-learn's own stack."""
+        task, window = self.task, self.model.config.read_window
+        rows: dict[str, dict[str, Any]] = {}
+        if window is not None and max(self.data.test.windows["length"]) > window:
+            (first,) = weigh([self.reader([], window)], self.targets)
+            rows["first_window"] = task.scores(self._answers(first.unseen), self.data.splits.test)
+        if isinstance(task, Classification):
+            texts = [part["text"][:] for part in (self.documents, self.data.splits.test)]
+            states = [state.numpy() for state in self.states or ()]
+            predicted = stack_baseline(texts, states, task.known(self.documents))
+            rows["stack"] = task.scores_of_labels(predicted, self.data.splits.test)
+        return rows
+
+    def _network(self, trainer: DocumentTrainer) -> Part:
+        """What a trained network says of the validation documents that are judged, and of the test documents."""
+        judged, unseen = (
+            torch.from_numpy(document_means(trainer.logits_of(cast(Dataset, part.windows)), cast(Any, part.windows)))
+            for part in (self.data.validation, self.data.test)
+        )
+        numbers = self.targets.judged - len(self.data.splits.train)
+        return Part(NETWORK, "trained", judged[numbers[numbers >= 0]], unseen, None)
+
+    def _weighed(self, parts: Sequence[Part], targets: Targets) -> Weighed:
+        """The parts times their weights, put into the model, and the scores of each alone and of both."""
+        weighed = processes.on_main(lambda: weigh(parts, targets))
+        documents = self.documents.select(targets.judged)
+
+        def scores(added: Sequence[Part]) -> dict[str, Any]:
+            judged, unseen = (sum(getattr(part, name) for part in added) for name in ("judged", "unseen"))
+            self.task.tune(self._answers(cast(Tensor, judged)), documents)
+            return self.task.scores(self._answers(cast(Tensor, unseen)), self.data.splits.test)
+
+        alone = weighed if len(parts) == 1 else [weigh([part], targets)[0] for part in parts]
+        by_name = {part.name: scores([part]) for part in alone}
+        if len(parts) > 1:
+            by_name[SUM] = scores(weighed)  # last: what it tunes stays
+        self._put(weighed)
+        found = Weighed(weighed, by_name, len(targets.judged), len(self.data.splits.test))
+        self.screen.say(found.describe())
+        return found
+
+    def _answers(self, logits: Tensor) -> np.ndarray:
+        """The answers to documents, of logits of each."""
+        windows: dict[str, Any] = {"document": np.arange(len(logits)), "length": np.ones(len(logits))}
+        return self.task.answers(self.task.reduce(logits, None).numpy(), windows, {})
+
+    @torch.no_grad()
+    def _put(self, parts: Sequence[Part]) -> None:
+        """Let the model add these parts."""
+        model, rest = self.model, 0.0
+        for part in parts:
+            if isinstance(part.layer, LexicalHead):
+                model.config.lexical_features = len(part.layer.codes)
+                model.config.lexical_letters = 0 if part.layer.letters is None else part.layer.letters.shape[1]
+                head = copy.deepcopy(part.layer)
+                head.weight.mul_(part.factor)
+                head.bias.mul_(part.factor)
+                model.lexical, self.task.lexical = head.to(device=model.device, dtype=model.dtype), True
+            elif part.layer is not None:
+                for tensor, values in zip((model.classifier.weight, model.classifier.bias), part.layer, strict=True):
+                    tensor.copy_(values)
+                rest = part.factor
+            else:
+                rest = part.factor
+        multiply(model.classifier, rest)
+
+
+def worth_of_parts(weighed: Weighed, task: Task) -> str:
+    """What the first of two parts, the second and both reach, and what the second adds, as a sentence."""
+    if len(weighed.parts) == 1:
+        return ""
+    score, scores = task.headline[0], weighed.scores
+    names = (SUM, *(part.name for part in weighed.parts))
+    reached = [format_score(scores[name][score]) for name in names]
+    gain, error = paired_difference(*(scores[name]["tallies"][score] for name in names[:2]))
+    gain = gain if task.larger_is_better else -gain
+    return (
+        f"By {score_title(score)} both together reach {reached[0]}, {names[1]} alone {reached[1]}, {names[2]} alone "
+        f"{reached[2]}: {names[2]} is worth {gain:+.3f} (± {error:.3f}) on {format_count(weighed.tested)} documents."
+    )

@@ -1,0 +1,256 @@
+r"""A model for whole documents as the sum of two linear parts: words, and the states of an encoder that stays as it is.
+
+.. math:: z = a \, (W_w x + b_w) + c \, (W_r p + b_r)
+
+x are the TF-IDF features of a document's words (:class:`~torch_linformer.models.lexical_head.LexicalHead`), p is the
+pooled state of the reader. How each part is fitted is chosen by cross-validation over all documents that are not held
+out, and so are the weights a and c: those with which the decisions of the folds, each by a fit that has not seen the
+document, make the labels most likely. Then both parts are fitted to all of these documents (stacked generalization,
+Wolpert 1992, with a linear combination of weights that are not negative, Breiman 1996).
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+from torch import Tensor
+
+from torch_linformer.tasks.linear_classifiers import CLASSIFIERS, REGRESSIONS, LinearModel, searched
+from torch_linformer.tasks.word_features import GRAMS, PAIRS, WORDS, WordCounts, WordFeatures
+
+FOLDS = 5
+RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3)  # of the reader's classifier; each begins as the one before
+ITERATIONS = 200  # for each of them
+CONSTANT = 1e-3  # of the usual standard deviation; what deviates less tells only rounding errors apart
+LEAST = 0.01  # the factor of the only part
+LossOf = Callable[[Tensor, Tensor], Tensor]  # of logits and labels, a mean
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the parts whose logits are added.
+
+    Attributes:
+        name: what it is called in a report.
+        chosen: how it is fitted, in words.
+        judged: logits of documents by fits that have not seen them, ``(n, labels)``.
+        unseen: logits of the test documents by the fit to all others, ``(m, labels)``.
+        layer: what gives a model these logits: a lexical head, or the weight and the bias of a linear layer; None where
+            its classifier does.
+        factor: of what ``layer`` gives.
+    """
+
+    name: str
+    chosen: str
+    judged: Tensor
+    unseen: Tensor
+    layer: Any
+    factor: float = 1.0
+
+
+class Targets:
+    """What is known of the documents that are not held out, and the folds in which parts are judged.
+
+    Args:
+        labels: what the loss compares logits with.
+        outputs: logits of a document.
+        loss_of: the loss of the task.
+        groups: documents of one group are never in two folds; None where each is its own.
+        balanced: whether rare labels have more weight.
+        seed: of the order of documents.
+
+    Attributes:
+        judged: numbers of the documents that choose, all but in large sets.
+        folds: which of these a fit learns from, and which it is judged by.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor,
+        outputs: int,
+        loss_of: LossOf,
+        *,
+        groups: Sequence[Any] | None = None,
+        balanced: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.labels, self.outputs, self.loss_of, self.balanced = labels, outputs, loss_of, balanced
+        self.one_label = not labels.is_floating_point()
+        most = searched(outputs if labels.dim() == 2 else 1)
+        self.judged = np.random.default_rng(seed).permutation(len(labels))[:most]
+        if groups is not None:
+            groups = np.unique([str(group) for group in groups], return_inverse=True)[1].tolist()
+        strata = labels.numpy()[self.judged] if self.one_label else None
+        self.folds = _folds(len(self.judged), strata, None if groups is None else np.asarray(groups)[self.judged], seed)
+        self.known = labels[torch.from_numpy(self.judged)]
+
+    def some(self, rows: np.ndarray) -> "Targets":
+        """The same with only some of the judged documents, and without folds."""
+        fewer = copy.copy(self)
+        fewer.judged, fewer.folds, fewer.known = self.judged[rows], [], self.known[torch.from_numpy(rows)]
+        return fewer
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Of all documents ``(n, labels)``: 1 for a label that it has, or a number."""
+        if self.one_label:
+            return np.asarray(np.eye(self.outputs, dtype=np.int64)[self.labels.numpy()])
+        return np.asarray(self.labels.reshape(len(self.labels), -1).double())
+
+    def loss(self, *judged: Tensor) -> float:
+        """The loss of logits of the judged documents, or of a sum of several, with the best factors."""
+        return fit_factors(judged, self.loss_of, self.known)[1]
+
+
+def _folds(
+    number: int, strata: np.ndarray | None, groups: np.ndarray | None, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Five folds, or fewer where there are fewer documents or groups; by groups, and with each label's share."""
+    if groups is not None and len(np.unique(groups)) == number:
+        groups = None
+    folds = min(FOLDS, number if groups is None else len(np.unique(groups)))
+    if strata is not None and np.unique(strata, return_counts=True)[1].max() < folds:
+        strata = None
+    shuffled: dict[str, Any] = {"n_splits": folds, "shuffle": True, "random_state": seed}
+    if strata is None:
+        splitter: Any = KFold(**shuffled) if groups is None else GroupKFold(**shuffled)
+    else:
+        splitter = StratifiedKFold(**shuffled) if groups is None else StratifiedGroupKFold(**shuffled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a label of fewer documents than folds is missing in some
+        return list(splitter.split(np.zeros(number), strata, groups))
+
+
+def fit_words(counts: WordCounts, targets: Targets) -> Part:
+    """The words' part: the kind of features with the best cross-validation of the first linear model, and the best of
+    all linear models of these features.
+    """
+    models: Sequence[LinearModel] = REGRESSIONS if not targets.one_label and targets.outputs == 1 else CLASSIFIERS
+    columns, balanced = targets.columns, targets.balanced
+    known = columns[targets.judged]
+
+    def trial(kind: str, features: WordFeatures, model: LinearModel) -> Trial:
+        x = features.x[targets.judged]
+        decisions = np.zeros(known.shape)
+        for learned, judged in targets.folds:
+            decisions[judged] = model.fit(x[learned], known[learned], balanced=balanced).decisions(x[judged])
+        judged_logits = torch.from_numpy(decisions)
+        return Trial(kind, features, model, judged_logits, targets.loss(judged_logits))
+
+    kinds = [WORDS, PAIRS, *[GRAMS] * (counts.spelled.letters is not None)]
+    best = min((trial(kind, counts.features(kind, targets.outputs), models[0]) for kind in kinds), key=_loss)
+    best = min([best, *(trial(best.kind, best.features, model) for model in models[1:])], key=_loss)
+    x = best.features.x
+    fitted = best.model.fit(x[: counts.known], columns, balanced=balanced)
+    unseen = torch.from_numpy(fitted.decisions(x[counts.known :]))
+    head = counts.head(best.features, *fitted)
+    return Part("words", f"{best.kind}: {best.model}", best.judged, unseen, head)
+
+
+class Trial(NamedTuple):
+    """A way to read words, its logits of the judged documents, and their loss."""
+
+    kind: str
+    features: WordFeatures
+    model: LinearModel
+    judged: Tensor
+    loss: float
+
+
+_loss = attrgetter("loss")
+
+
+def fit_reader(states: Tensor, unseen: Tensor, targets: Targets, beside: Sequence[Part] = ()) -> Part:
+    r"""The reader's part: a linear layer of standardized states, with the ridge of the best cross-validation.
+
+    .. math:: W, b = \arg\min \; L(z W^\top + b) + \frac{\lambda}{2} \lVert W \rVert^2,
+        \qquad z = \frac{p - \mathrm{mean}(p)}{\mathrm{std}(p)}
+
+    Mean and standard deviation become a part of the layer. A channel that is all but constant has no weight, which
+    would be a huge one.
+
+    Args:
+        states: p of the documents that are not held out, ``(n, C)``.
+        unseen: p of the test documents.
+        targets: what is known of the former.
+        beside: parts whose logits will be added, beside which the ridge is chosen.
+    """
+    mean, std = states.mean(dim=0), states.std(dim=0, correction=0)
+    std = std.where(std > CONSTANT * std.median(), torch.inf)
+    z = (states - mean) / std
+    judged = z[torch.from_numpy(targets.judged)]
+    decisions = {ridge: torch.zeros(len(judged), targets.outputs) for ridge in RIDGES}
+    for learned, rows in targets.folds:
+        for ridge, weight, bias in _ridge_path(judged[learned], targets.known[learned], targets):
+            decisions[ridge][rows] = judged[rows] @ weight.T + bias
+    others = [part.judged for part in beside]
+    chosen = min(RIDGES, key=lambda ridge: targets.loss(*others, decisions[ridge]))
+    weight, bias = next(
+        (weight, bias) for ridge, weight, bias in _ridge_path(z, targets.labels, targets) if ridge == chosen
+    )
+    weight = weight / std
+    bias = bias - weight @ mean
+    return Part("the reader", f"ridge {chosen:g}", decisions[chosen], unseen @ weight.T + bias, (weight, bias))
+
+
+def _ridge_path(states: Tensor, labels: Tensor, targets: Targets) -> Iterable[tuple[float, Tensor, Tensor]]:
+    """The linear layers of the least loss, with each of the ridges."""
+    weight = states.new_zeros(targets.outputs, states.shape[1]).requires_grad_()
+    bias = states.new_zeros(targets.outputs).requires_grad_()
+    for ridge in RIDGES:
+        optimizer = torch.optim.LBFGS([weight, bias], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+        def loss(optimizer: Any = optimizer, ridge: float = ridge) -> Tensor:
+            optimizer.zero_grad()
+            total = targets.loss_of(states @ weight.T + bias, labels) + ridge / 2 * weight.square().sum()
+            total.backward()  # type: ignore[no-untyped-call]
+            return total
+
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+        yield ridge, weight.detach().clone(), bias.detach().clone()
+
+
+def weigh(parts: Sequence[Part], targets: Targets) -> list[Part]:
+    """The parts times the weights with which their sum is best for the judged documents."""
+    factors, _ = fit_factors([part.judged for part in parts], targets.loss_of, targets.known)
+    return [
+        replace(part, judged=part.judged * factor, unseen=part.unseen * factor, factor=part.factor * factor)
+        for part, factor in zip(parts, factors, strict=True)
+    ]
+
+
+def fit_factors(parts: Sequence[Tensor], loss_of: LossOf, labels: Tensor) -> tuple[list[float], float]:
+    r"""The factors, 0 or more, of some logits with the least loss of their sum, and that loss.
+
+    .. math:: \arg\min_{s \ge 0} \; L\Big(\sum_i \frac{s_i}{\sigma_i} z_i\Big) + \frac{\lVert s - 1 \rVert^2}{n}
+
+    where :math:`\sigma_i` is the spread of the logits :math:`z_i` of n documents. The second term keeps few documents,
+    all of them right, from asking for infinite factors.
+    """
+    spreads = [max(float(part.double().std()), 1e-12) for part in parts]
+    stacked = torch.stack([part.double() / spread for part, spread in zip(parts, spreads, strict=True)], dim=-1)
+    used, best = list(range(len(parts))), torch.zeros(len(parts), dtype=torch.float64)
+    while used:
+        factors = torch.ones(len(used), dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
+
+        def loss(used: list[int] = used, factors: Tensor = factors, optimizer: Any = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            total = loss_of(stacked[..., used] @ factors, labels) + (factors - 1).square().sum() / len(stacked)
+            total.backward()  # type: ignore[no-untyped-call]
+            return total
+
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+        if len(used) == 1 or bool((factors > 0).all()):
+            best[used] = factors.detach().clamp(min=LEAST)  # logits that say nothing keep their order
+            break
+        used = [number for number, factor in zip(used, factors.tolist(), strict=True) if factor > 0] or used[:1]
+    with torch.no_grad():
+        least = float(loss_of(stacked @ best, labels))
+    return [factor / spread for factor, spread in zip(best.tolist(), spreads, strict=True)], least
