@@ -16,6 +16,7 @@ def _words(beside: str) -> str:
     return rf"(?={_ALONE})\X|[\p{{L}}\p{{N}}{beside}--{_ALONE}][\p{{L}}\p{{N}}\p{{M}}{beside}{_JOINERS}--{_ALONE}]*"
 
 
+_HUMPS = regex.compile(r"(?<=[\p{Ll}\p{N}])(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll})")
 _COUNTED = regex.compile(_words(""), regex.V1)
 _TAGGED = regex.compile(rf"{_words('_')}|(?!\s)\X", regex.V1)
 
@@ -24,6 +25,11 @@ def words_of(text: str) -> list[str]:
     """The words of a text as they are counted: also the parts of snake_case names, but no punctuation."""
     words: list[str] = _COUNTED.findall(text)
     return words
+
+
+def search_words(text: str) -> list[str]:
+    """The words by which a text is found, in lower case: both parts of ``split_name``, ``splitName``, ``SplitName``."""
+    return words_of(_HUMPS.sub(" ", text).lower())
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
