@@ -58,7 +58,7 @@ _PRODUCTS = 50_000_000  # numbers that are held at once
 # Spreads in Python's own library. They count as those of so many documents: of a few documents a spread is chance.
 _SPREADS = {"vectors": 0.09, "words": 0.007, "lines": 0.3}
 _FEW = 10
-_LINES = re.compile(rf"\S[^\n]{{0,{LINE - 1}}}(?!\S)|\S[^\n]{{0,{LINE - 1}}}")
+_LINES = re.compile(rf"(?:^[^\S\n]{{1,80}})?\S(?:[^\n]{{0,{LINE - 1}}}(?!\S)|[^\n]{{0,{LINE - 1}}})", re.MULTILINE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -373,13 +373,7 @@ class Searcher:
         Raises:
             InputError: another suffix, or the package is not installed.
         """
-        path = Path(path)
-        packages = {".faiss": ("faiss", "faiss-cpu"), ".usearch": ("usearch", "usearch")}
-        if path.suffix not in packages:
-            raise InputError(f"{path}: the name must end with {' or '.join(packages)}")
-        package, distribution = packages[path.suffix]
-        if find_spec(package) is None:
-            raise InputError(f"{path}: {package} is not installed: pip install {distribution}")
+        package = index_package(path)
         vectors, each = (self._collection.arrays[name] for name in ("vectors", "vectors_each"))
         keys = np.repeat(np.arange(len(self)), each)
         if package == "faiss":
@@ -387,13 +381,13 @@ class Searcher:
 
             index = faiss.IndexIDMap(faiss.IndexFlatIP(vectors.shape[1]))
             index.add_with_ids(vectors, keys)
-            faiss.write_index(index, str(path))
+            faiss.write_index(index, os.fspath(path))
         else:
             from usearch.index import Index
 
             index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32", multi=True)
             index.add(keys, vectors)
-            index.save(str(path))
+            index.save(os.fspath(path))
 
     def _stored(self, manifest: dict[str, Any], told: dict[str, Any]) -> _Collection:
         """The collection of the folder, as it is."""
@@ -476,6 +470,17 @@ class Searcher:
             size = format_bytes(sum(file.stat().st_size for file in self.folder.iterdir()))
             self._say(f"{self.folder} keeps what was read ({size})")
         return collection
+
+
+def index_package(path: str | os.PathLike[str]) -> str:
+    """The package that writes an index with this name; an ``InputError`` where there is none."""
+    packages = {".faiss": ("faiss", "faiss-cpu"), ".usearch": ("usearch", "usearch")}
+    package, distribution = packages.get(Path(path).suffix, (None, None))
+    if package is None:
+        raise InputError(f"{os.fspath(path)}: the name must end with {' or '.join(packages)}")
+    if find_spec(package) is None:
+        raise InputError(f"{os.fspath(path)}: {package} is not installed: pip install {distribution}")
+    return package
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
