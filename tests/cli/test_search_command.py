@@ -57,9 +57,7 @@ def test_queries_of_a_file_of_standard_input_and_of_a_table(search, tmp_path):
 
 
 def test_a_terminal_is_asked(search):
-    status, out, error = search(
-        "--documents", "t.csv", "--top-k", "1", stdin=Terminal("sand\n\u200b\nmud\n\nice\n")
-    )
+    status, out, error = search("--documents", "t.csv", "--top-k", "1", stdin=Terminal("sand\n\u200b\nmud\n\nice\n"))
     assert status == 0 and out.count("query> ") == 4 and "sun" in out and "rain" in out and "snow" not in out
     assert error.splitlines()[-1] == "query '\\u200b': has no text; leave it out"
     status, out, _ = search(model="t.csv.search", stdin=Terminal("sand"))  # and Ctrl-D
@@ -76,7 +74,6 @@ def test_a_terminal_is_asked(search):
         (("mud", "--documents", "none.csv"), "none.csv: no such file or folder"),
         (("--queries", "none.txt", "--documents", "t.csv"), "none.txt: no such file or folder"),
         (("mud", "--documents", "t.csv", "--text-column", "x"), "t.csv: no column 'x'"),
-        (("mud", "--documents", "t.csv", "--index", "x.ann"), "x.ann: the name must end with .faiss or .usearch"),
     ],
 )
 def test_bad_input_is_one_line(search, arguments, said, tmp_path):

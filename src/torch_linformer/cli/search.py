@@ -46,9 +46,6 @@ def search(
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="documents for each query")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="one line of JSON for each query")] = False,
-    index: Annotated[
-        Path | None, typer.Option(help="also write the vectors for FAISS (NAME.faiss) or USearch (NAME.usearch)")
-    ] = None,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
@@ -63,7 +60,7 @@ def search(
     if query and queries is not None:
         raise ValueError("--queries takes the place of queries as arguments: give one of both")
     asks = not query and queries is None
-    if asks and not sys.stdin.isatty() and index is None:
+    if asks and not sys.stdin.isatty():
         raise ValueError("no query: give one as an argument, or many with --queries (- for standard input)")
     if documents == "-" and (str(queries) == "-" or asks):
         raise ValueError("--documents -: standard input has the documents; give the queries as arguments")
@@ -74,11 +71,9 @@ def search(
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from torch_linformer.errors import InputError
-    from torch_linformer.inference.search import Searcher, index_package
+    from torch_linformer.inference.search import Searcher
     from torch_linformer.reporting.screen import Screen
 
-    if index is not None:
-        index_package(index)
     screen = Screen(Console(stderr=True))
     wanted = list(query or []) if queries is None else _queries(queries)
     columns = (SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -96,9 +91,7 @@ def search(
             on_document=lambda number, total: progress.update(task, completed=number, total=total),
             **reading,
         )
-    if index is not None:
-        searcher.write_index(index)
-    if asks and sys.stdin.isatty():
+    if asks:
         for asked in _asked():
             try:
                 _show([asked], searcher.search([asked], top_k), as_json)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from glob import has_magic
-from importlib.util import find_spec
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -189,6 +188,12 @@ class Searcher:
         say: called with sentences on what is read, and how.
         on_document: called with how many documents are read, and of how many.
 
+    Attributes:
+        folder: where what was read is kept; None for nowhere.
+        ids: of the documents, in their order.
+        vectors: of all documents, ``(V, C)``, for an index of another package.
+        owners: the number of the document of each vector, ``(V,)``.
+
     Raises:
         InputError: there are no documents with text, the model makes no vectors, an option is not for it, or the folder
             is damaged, unfinished, of another model, or cannot be written.
@@ -294,6 +299,8 @@ class Searcher:
             with nullcontext() if self.folder is None else held(self.folder):
                 self._collection = self._read(listed, manifest, told)
         self.ids: list[str] = self._collection.table["id"].to_pylist()
+        self.vectors = self._collection.arrays["vectors"]
+        self.owners = np.repeat(np.arange(len(self)), self._collection.arrays["vectors_each"])
         self._tfidf, self._documents_of_words = TfidfTransformer(sublinear_tf=True), None
         if not self._embedder.reads_words:
             arrays = self._collection.arrays
@@ -327,7 +334,7 @@ class Searcher:
         for query, is_read in zip(queries, self._embedder.encode.reads(queries), strict=True):
             if not is_read:
                 raise InputError(f"query {query!r:.40}: has no text; leave it out")
-        together = max(1, _PRODUCTS // len(self._collection.arrays["vectors"]))
+        together = max(1, _PRODUCTS // len(self.vectors))
         blocks = (queries[begin : begin + together] for begin in range(0, len(queries), together))
         return [hits for block in blocks for hits in self._search(block, min(top_k, len(self)))]
 
@@ -335,7 +342,7 @@ class Searcher:
         asked = [Document("", query) for query in queries]
         answers = self._embedder.answer(asked, self._embedder.prepare(asked, self._query_prompt))
         vectors = [np.atleast_2d(answer["embedding"]) for answer in answers]
-        products = np.concatenate(vectors) @ self._collection.arrays["vectors"].T
+        products = np.concatenate(vectors) @ self.vectors.T
         products = np.maximum.reduceat(products, np.cumsum([0, *map(len, vectors[:-1])]))  # of each query
         similarity = np.maximum.reduceat(products, self._collection.begins["vectors"][:-1], axis=1)
         scores, words = _standardized(similarity, "vectors"), np.zeros_like(similarity)
@@ -364,30 +371,6 @@ class Searcher:
                     )
                 )
             yield hits
-
-    def write_index(self, path: str | os.PathLike[str]) -> None:
-        """Write the vectors as a file of FAISS (``.faiss``) or USearch (``.usearch``), for collections beyond memory.
-
-        The key of each is the number of its document, and the measure is the product. Words are not in it.
-
-        Raises:
-            InputError: another suffix, or the package is not installed.
-        """
-        package = index_package(path)
-        vectors, each = (self._collection.arrays[name] for name in ("vectors", "vectors_each"))
-        keys = np.repeat(np.arange(len(self)), each)
-        if package == "faiss":
-            import faiss
-
-            index = faiss.IndexIDMap(faiss.IndexFlatIP(vectors.shape[1]))
-            index.add_with_ids(vectors, keys)
-            faiss.write_index(index, os.fspath(path))
-        else:
-            from usearch.index import Index
-
-            index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32", multi=True)
-            index.add(keys, vectors)
-            index.save(os.fspath(path))
 
     def _stored(self, manifest: dict[str, Any], told: dict[str, Any]) -> _Collection:
         """The collection of the folder, as it is."""
@@ -470,17 +453,6 @@ class Searcher:
             size = format_bytes(sum(file.stat().st_size for file in self.folder.iterdir()))
             self._say(f"{self.folder} keeps what was read ({size})")
         return collection
-
-
-def index_package(path: str | os.PathLike[str]) -> str:
-    """The package that writes an index with this name; an ``InputError`` where there is none."""
-    packages = {".faiss": ("faiss", "faiss-cpu"), ".usearch": ("usearch", "usearch")}
-    package, distribution = packages.get(Path(path).suffix, (None, None))
-    if package is None:
-        raise InputError(f"{os.fspath(path)}: the name must end with {' or '.join(packages)}")
-    if find_spec(package) is None:
-        raise InputError(f"{os.fspath(path)}: {package} is not installed: pip install {distribution}")
-    return package
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
