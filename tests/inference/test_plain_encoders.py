@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from torch_linformer.errors import InputError
+from torch_linformer.inference import document_model
 from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 from torch_linformer.inference.predictor import Embedder, Predictor
 from torch_linformer.serving.answers import load_served
@@ -16,17 +17,17 @@ TEXTS = ["wet", "the sea is warm and the sand is white", "fourteen bytes"]
 
 
 @torch.no_grad()
-def states_of_windows(folder, text):
-    """The hidden states of a text, without those of padding: 14 bytes between two marks at once."""
+def states_of_windows(folder, text, size=14):
+    """The hidden states of a text, without those of padding: so many bytes between two marks at once."""
     model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     begin, *ids, end = tokenizer(text)["input_ids"]
-    windows = [[begin, *ids[at : at + 14], end] for at in range(0, len(ids), 14)]
+    windows = [[begin, *ids[at : at + size], end] for at in range(0, len(ids), size)]
     return [model(torch.tensor([window])).last_hidden_state[0] for window in windows]
 
 
-def by_hand(folder, text):
+def by_hand(folder, text, size=14):
     """The mean of all its states."""
-    return F.normalize(torch.cat(states_of_windows(folder, text)).mean(dim=0), dim=0).numpy()
+    return F.normalize(torch.cat(states_of_windows(folder, text, size)).mean(dim=0), dim=0).numpy()
 
 
 def test_a_vector_is_the_mean_of_windows(plain_encoder):
@@ -35,6 +36,13 @@ def test_a_vector_is_the_mean_of_windows(plain_encoder):
         np.testing.assert_allclose(vector, by_hand(plain_encoder, text), atol=2e-6)
     cut = Embedder(plain_encoder, overflow="cut", **SAME)(TEXTS)
     np.testing.assert_allclose(cut[1], by_hand(plain_encoder, TEXTS[1][:14]), atol=2e-6)
+
+
+def test_windows_are_no_longer_than_a_passage(plain_encoder, monkeypatch):
+    monkeypatch.setattr(document_model, "WINDOW", 10)
+    (vector,) = Embedder(plain_encoder, **SAME)(TEXTS[1:2])
+    np.testing.assert_allclose(vector, by_hand(plain_encoder, TEXTS[1], 8), atol=2e-6)
+    assert Embedder(plain_encoder, overflow="cut", **SAME).max_length == 16
 
 
 def test_how_it_reads_is_said(plain_encoder, tmp_path, write_csv):

@@ -75,6 +75,10 @@ def serve(
             device=device,
             precision=precision,
         )
+        if truncate and served.embedder.encode.overflow == "windows":
+            raise ValueError(f"--truncate has no effect: {model} {served.embedder.reading}; add --overflow cut")
+        if not served.embedder.is_linear:
+            _say(f"{model} {served.embedder.reading}")
         limits = Limits(
             max_body=max_body,
             max_tokens=max_tokens,

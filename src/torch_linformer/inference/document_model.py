@@ -206,16 +206,16 @@ class DocumentEmbedder(DocumentModel):
             raise InputError(
                 f"{option}: this model makes {vectors.most} vectors of length 1 of one window: leave it out"
             )
-        is_linear = isinstance(reader.config, LinformerConfig | LinearConfig)
+        self.is_linear = isinstance(reader.config, LinformerConfig | LinearConfig)
         if overflow is None:
             of_one_row = vectors.most > 1 or self.reads_words
-            overflow = "windows" if not is_linear or (most != 1 and not of_one_row) else "cut"
-        if stride is None and not is_linear:
+            overflow = "windows" if not self.is_linear or (most != 1 and not of_one_row) else "cut"
+        if stride is None and not self.is_linear:
             stride = 0
         self.most = most if overflow == "windows" else 1
         self.several = vectors.most > 1 or self.most != 1
         self.settings, self.normalize = settings, normalize
-        if is_linear:
+        if self.is_linear:
             longest = settings.longest(read_length(reader.config))
         else:
             longest = settings.longest(longest_input(reader) or WINDOW)

@@ -20,7 +20,7 @@ from torch_linformer.inference.document_model import (
     identity,
 )
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import AnyModel, load_model, load_reader, load_tokenizer
+from torch_linformer.opening.model_folder import load_model, load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 
 Columns = dict[str, Any]
@@ -104,7 +104,7 @@ class Predictor(_Options):
             else TaskPredictor(model, tokenizer, threshold=self.threshold, top_k=self.top_k, **shared)
         )
         self.overflow = self._model.encode.overflow
-        if isinstance(self._model, DocumentEmbedder) and not isinstance(model, AnyModel):
+        if isinstance(self._model, DocumentEmbedder) and not self._model.is_linear:
             self.notices.append(f"{os.fspath(self.model)} {self._model.reading}")
         self._asks = bool(self.record.usual.question)
         if self.question_column is not None and not self._asks:

@@ -1,8 +1,8 @@
 """Search in documents: vectors and words of each, kept in a folder beside them, and the passages that match a query.
 
-A document's score is the sum of two similarities to the query, each as standard deviations above the mean of all
-documents: the largest product of their vectors, and the cosine of their words by TF-IDF. So neither needs a weight,
-whatever the model and the lengths of the texts (docs/log.md, 2026-11-29).
+A document's score is the sum of two similarities to the query, each divided by its spread over the collection: the
+largest product of their vectors, and the cosine of their words by TF-IDF. So neither needs a weight, whatever the model
+and the lengths of the texts (docs/log.md, 2026-11-29).
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import has_magic
 from itertools import chain, pairwise
 from pathlib import Path
@@ -28,7 +28,8 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
-from torch_linformer.data.reading.data_options import DataOptions
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.formats import VECTORS
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import Document, documents_of, given_files
@@ -45,18 +46,18 @@ from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import damage_of, file_state, flush, write_json
 from torch_linformer.reporting.tables import format_bytes
 
-MANIFEST = "search.json"  # of a folder of vectors
 SUFFIX = ".search"  # of its name, beside the documents
 SAVED_EVERY = 600.0  # seconds of reading
 PASSAGE, LINE = 300, 120  # characters at most
 _FORMAT = 1
 _FILES = {"documents": ".arrow", "arrays": ".safetensors"}
-_OURS = re.compile(rf"({'|'.join(_FILES)})-[0-9a-f]{{8}}\..+|\..*|{re.escape(MANIFEST)}")
+_OURS = re.compile(rf"({'|'.join(_FILES)})-[0-9a-f]{{8}}\..+")
 _WORDS = 2**22  # columns that words are hashed to: documents are added without a vocabulary
 _PRODUCTS = 50_000_000  # numbers that are held at once
-# Spreads in Python's own library. They count as those of so many documents: of a few documents a spread is chance.
-_SPREADS = {"vectors": 0.09, "words": 0.007, "lines": 0.3}
-_FEW = 10
+_SAMPLE = 64  # documents of which a line asks, to see how similarities of vectors and words spread
+_USUAL, _LINES_OF_IT = (0.08, 0.007), 10  # of Python's own library, which counts as so many lines: there may be few
+_FEW = 4  # lines with a word, or one in so many
+_ALL_WORDS = 3.0  # spreads that lines with all words of a query are ahead of lines without any
 _LINES = re.compile(rf"(?:^[^\S\n]{{1,80}})?\S(?:[^\n]{{0,{LINE - 1}}}(?!\S)|[^\n]{{0,{LINE - 1}}})", re.MULTILINE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -66,7 +67,7 @@ class Hit:
     """A document that a query has found.
 
     Attributes:
-        score: standard deviations above the mean of all documents, of vectors and words together.
+        score: of vectors and words together: how many spreads of the collection it is above the mean of all documents.
         id: what the document is called: the cell of its row in the column of names, or its file and row.
         passage: the lines of its text that match best.
         document: its number, from 0.
@@ -137,9 +138,9 @@ class _Collection:
         for name in names.values():
             flush(folder / name)
         files = {what: {"file": name, **file_state(folder / name)} for what, name in names.items()}
-        write_json(folder / MANIFEST, {**manifest, "documents": self.table.num_rows, "files": files})
+        write_json(folder / VECTORS, {**manifest, "documents": self.table.num_rows, "files": files})
         for file in folder.iterdir():
-            if file.name.startswith(tuple(_FILES)) and file.name not in names.values():
+            if _OURS.fullmatch(file.name) and file.name not in names.values():
                 file.unlink()
 
     @classmethod
@@ -160,11 +161,12 @@ class Searcher:
 
     .. math::
         s(q, d) = z\Big(\max_{a, b} \; q_a \cdot d_b\Big) + z\big(\cos(w_q, w_d)\big),
-        \qquad z(x) = \frac{x - \mathrm{mean}(x)}{\mathrm{std}(x)} \text{ over all documents}
+        \qquad z(x) = \frac{x - \mathrm{mean}_d(x)}{\sigma}
 
     :math:`q_a` and :math:`d_b` are vectors of the query and of the document, w their words and pairs of neighboring
     words by TF-IDF (sublinear counts, fitted to the documents); names in program code count as their parts. Where the
-    model's vectors have the words in them, s is the first term.
+    model's vectors have the words in them, s is the first term. Each σ is the mean over 64 lines of as many documents
+    of the standard deviation over all other documents; ten lines with the spread of Python's library count, too.
 
     An encoder that is not linear reads documents in windows of 256 tokens and needs no adaptation. What was read stays
     in a folder, with the texts: opened again, it reads only documents that are new or changed.
@@ -226,7 +228,7 @@ class Searcher:
         on_document: Callable[[int, int], object] = lambda number, total: None,
     ) -> None:
         self._say, self._on_document = say, on_document
-        name, stored = os.fspath(model), (Path(model) / MANIFEST).is_file()
+        name, stored = os.fspath(model), (Path(model) / VECTORS).is_file()
         if documents is None and not stored:
             raise InputError(
                 f"{name}: search in what? Name documents (--documents), or a folder that a search has written"
@@ -236,6 +238,19 @@ class Searcher:
         if vectors is not None and vectors < 1:
             raise InputError(f"--vectors must be 1 or more, got {vectors}")
         file = os.fspath(documents) if isinstance(documents, str | os.PathLike) else None
+        reading = DataOptions(
+            text_column=text_column,
+            id_column=id_column,
+            encoding=encoding,
+            delimiter=delimiter,
+            quoting=quoting,
+            header=header,
+            text_folder=None if text_folder is None else os.fspath(text_folder),
+        )
+        if file is None and reading != NO_OPTIONS:
+            raise InputError("--text-column, --id-column, … are for files of documents: name them (--documents)")
+        if file is not None and (Path(file) / VECTORS).is_file():
+            raise InputError(f"{file}: holds vectors and no documents: linformer search {file} searches in them")
         if stored:
             self.folder: Path | None = Path(name)
             if output is not None and Path(output).resolve() != Path(name).resolve():
@@ -279,34 +294,15 @@ class Searcher:
         }
         if documents is None:
             assert manifest is not None
-            self._collection = self._stored(manifest, told)
+            self._open(manifest, told)
         else:
             say(f"{name} {self._embedder.reading}")
             if isinstance(documents, str | os.PathLike):
-                reading = DataOptions(
-                    text_column=text_column,
-                    id_column=id_column,
-                    encoding=encoding,
-                    delimiter=delimiter,
-                    quoting=quoting,
-                    header=header,
-                    text_folder=None if text_folder is None else os.fspath(text_folder),
-                    trained=trained_columns(source),
-                )
-                listed = self._in_files(os.fspath(documents), reading)
+                listed = self._in_files(os.fspath(documents), replace(reading, trained=trained_columns(source)))
             else:
                 listed = self._in_texts(documents)
             with nullcontext() if self.folder is None else held(self.folder):
-                self._collection = self._read(listed, manifest, told)
-        self.ids: list[str] = self._collection.table["id"].to_pylist()
-        self.vectors = self._collection.arrays["vectors"]
-        self.owners = np.repeat(np.arange(len(self)), self._collection.arrays["vectors_each"])
-        self._tfidf, self._documents_of_words = TfidfTransformer(sublinear_tf=True), None
-        if not self._embedder.reads_words:
-            arrays = self._collection.arrays
-            rows = arrays["counts"], arrays["words"], self._collection.begins["words"]
-            counted = sparse.csr_matrix(rows, shape=(len(self), _WORDS))
-            self._documents_of_words = self._tfidf.fit_transform(counted).T.tocsr()
+                self._read(listed, told)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -334,53 +330,87 @@ class Searcher:
         for query, is_read in zip(queries, self._embedder.encode.reads(queries), strict=True):
             if not is_read:
                 raise InputError(f"query {query!r:.40}: has no text; leave it out")
+        top_k = min(top_k, len(self))
+        return [
+            self._hits(query, top_k, *similar) for query, similar in self._similarities(queries, self._query_prompt)
+        ]
+
+    def _similarities(
+        self, queries: Sequence[str], prompt_name: str | None
+    ) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+        """Each query, the products with all vectors ``(V,)``, and the similarities of vectors and of words ``(D,)``."""
         together = max(1, _PRODUCTS // len(self.vectors))
-        blocks = (queries[begin : begin + together] for begin in range(0, len(queries), together))
-        return [hits for block in blocks for hits in self._search(block, min(top_k, len(self)))]
+        for begin in range(0, len(queries), together):
+            block = queries[begin : begin + together]
+            asked = [Document("", query) for query in block]
+            answers = self._embedder.answer(asked, self._embedder.prepare(asked, prompt_name))
+            vectors = [np.atleast_2d(answer["embedding"]) for answer in answers]
+            products = np.concatenate(vectors) @ self.vectors.T
+            products = np.maximum.reduceat(products, np.cumsum([0, *map(len, vectors[:-1])]))  # of each query
+            nearest = np.maximum.reduceat(products, self._collection.begins["vectors"][:-1], axis=1)
+            words = np.zeros_like(nearest)
+            if self._documents_of_words is not None:
+                weighed = self._tfidf.transform(self._vectorizer.transform(block))
+                words = (weighed @ self._documents_of_words).toarray()
+            yield from zip(block, zip(products, nearest, words, strict=True), strict=True)
 
-    def _search(self, queries: Sequence[str], top_k: int) -> Iterator[list[Hit]]:
-        asked = [Document("", query) for query in queries]
-        answers = self._embedder.answer(asked, self._embedder.prepare(asked, self._query_prompt))
-        vectors = [np.atleast_2d(answer["embedding"]) for answer in answers]
-        products = np.concatenate(vectors) @ self.vectors.T
-        products = np.maximum.reduceat(products, np.cumsum([0, *map(len, vectors[:-1])]))  # of each query
-        similarity = np.maximum.reduceat(products, self._collection.begins["vectors"][:-1], axis=1)
-        scores, words = _standardized(similarity, "vectors"), np.zeros_like(similarity)
-        if self._documents_of_words is not None:
-            weighed = self._tfidf.transform(self._vectorizer.transform(queries))
-            words = (weighed @ self._documents_of_words).toarray()
-            scores = scores + _standardized(words, "words")
-        for number, query in enumerate(queries):
-            least = np.partition(scores[number], -top_k)[-top_k]
-            among = np.flatnonzero(scores[number] >= least)
-            terms = set(search_words(query))
-            hits = []
-            for document in among[np.argsort(-scores[number, among], kind="stable")][:top_k].tolist():
-                begin, end = self._collection.begins["vectors"][document : document + 2]
-                text, spans = self.text(document), self._collection.arrays["spans"][begin:end]
-                start, stop = _passage(text, spans[:, 0], products[number, begin:end], terms)
-                hits.append(
-                    Hit(
-                        score=float(scores[number, document]),
-                        id=self.ids[document],
-                        passage=text[start:stop],
-                        document=document,
-                        start=start,
-                        similarity=float(similarity[number, document]),
-                        words=float(words[number, document]),
-                    )
+    def _hits(self, query: str, top_k: int, products: np.ndarray, nearest: np.ndarray, words: np.ndarray) -> list[Hit]:
+        scores = sum(
+            (values - values.mean()) / spread for values, spread in zip((nearest, words), self._spreads, strict=True)
+        )
+        among = np.flatnonzero(scores >= np.partition(scores, -top_k)[-top_k])
+        terms, hits = set(search_words(query)), []
+        for document in among[np.argsort(-scores[among], kind="stable")][:top_k].tolist():
+            begin, end = self._collection.begins["vectors"][document : document + 2]
+            text, spans = self.text(document), self._collection.arrays["spans"][begin:end]
+            start, stop = _passage(text, spans[:, 0], products[begin:end] / self._spreads[0], terms)
+            hits.append(
+                Hit(
+                    score=float(scores[document]),
+                    id=self.ids[document],
+                    passage=text[start:stop],
+                    document=document,
+                    start=start,
+                    similarity=float(nearest[document]),
+                    words=float(words[document]),
                 )
-            yield hits
+            )
+        return hits
 
-    def _stored(self, manifest: dict[str, Any], told: dict[str, Any]) -> _Collection:
-        """The collection of the folder, as it is."""
+    def _open(self, manifest: dict[str, Any], told: dict[str, Any]) -> None:
+        """Search in what the folder has."""
         goes_on = f"--documents {manifest['source']}"
         if any(manifest[name] != told[name] for name in ("format", "sha256")):
             raise InputError(f"{self.folder}: is not of {told['model']} as it is now; {goes_on} reads all anew")
-        if not manifest["complete"]:
+        if manifest["spreads"] is None:
             number = _count(manifest["documents"])
             raise InputError(f"{self.folder}: its reading was interrupted after {number}; {goes_on} goes on")
-        return _Collection.load(cast(Path, self.folder), manifest)
+        self._use(_Collection.load(cast(Path, self.folder), manifest))
+        self._spreads = manifest["spreads"]
+
+    def _use(self, collection: _Collection) -> None:
+        self._collection = collection
+        self.ids: list[str] = collection.table["id"].to_pylist()
+        self.vectors = collection.arrays["vectors"]
+        self.owners = np.repeat(np.arange(len(self)), collection.arrays["vectors_each"])
+        self._tfidf, self._documents_of_words = TfidfTransformer(sublinear_tf=True), None
+        if not self._embedder.reads_words:
+            rows = collection.arrays["counts"], collection.arrays["words"], collection.begins["words"]
+            counted = sparse.csr_matrix(rows, shape=(len(self), _WORDS))
+            self._documents_of_words = self._tfidf.fit_transform(counted).T.tocsr()
+
+    def _measured(self) -> list[float]:
+        """The spreads of both similarities: lines of documents ask for others."""
+        spreads: list[list[float]] = [[], []]
+        for document in np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(int)):
+            text = self.text(document)
+            lines = list(_LINES.finditer(text))
+            line = lines[len(lines) // 2].group()
+            if len(self) > 1 and self._embedder.encode.reads([line])[0]:
+                for _, (_, *similarities) in self._similarities([line], self._query_prompt):
+                    for values, kept in zip(similarities, spreads, strict=True):
+                        kept.append(float(np.delete(values, document).std()))
+        return [float(np.mean([*kept, *[usual] * _LINES_OF_IT])) for kept, usual in zip(spreads, _USUAL, strict=True)]
 
     def _in_files(self, name: str, options: DataOptions) -> list[Document]:
         report, reads = ReadReport(on_note=self._say), self._embedder.encode.reads
@@ -405,29 +435,29 @@ class Searcher:
             self._say(f"left out {_count(has_text.count(False))} without text")
         return [document for document, has in zip(documents, has_text, strict=True) if has]
 
-    def _read(self, documents: list[Document], manifest: dict[str, Any] | None, told: dict[str, Any]) -> _Collection:
-        """The collection of these documents, of which those with texts that the folder has are not read again."""
-        known, is_whole = None, False
-        if manifest is not None:
+    def _read(self, documents: list[Document], told: dict[str, Any]) -> None:
+        """Search in these documents, of which those with texts that the folder has are not read again."""
+        known = spreads = None
+        if self.folder is not None and (manifest := _manifest(self.folder)) is not None:  # as it is now that it is held
             differs = [name for name in ("format", "sha256", "options") if manifest[name] != told[name]]
             if differs:
                 another = "other options" if differs == ["options"] else "another model"
                 self._say(f"{self.folder} is of {another}: all documents are read anew")
             else:
-                known, is_whole = _Collection.load(cast(Path, self.folder), manifest), manifest["complete"]
+                known, spreads = _Collection.load(self.folder, manifest), manifest["spreads"]
         digests = [hashlib.sha256(document.text.encode()).hexdigest() for document in documents]
-        if known is not None and is_whole and known.keys == [*zip(map(_name_of, documents), digests, strict=True)]:
+        if known is not None and spreads and known.keys == [*zip(map(_name_of, documents), digests, strict=True)]:
             self._say(f"{_count(len(documents))}, all read before")
-            return known
+            self._use(known)
+            self._spreads = spreads
+            return
         parts = {} if known is None else known.parts
         new = {digest: document for digest, document in zip(digests, documents, strict=True) if digest not in parts}
         self._say(f"reading {_count(len(new))} of {len(documents):,}")
 
-        def keep(complete: bool) -> _Collection:
-            collection = _Collection.of(documents, digests, parts)
+        def keep(collection: _Collection, spreads: list[float] | None) -> None:
             if self.folder is not None:
-                collection.save(self.folder, {**told, "complete": complete})
-            return collection
+                collection.save(self.folder, {**told, "spreads": spreads})
 
         saved, cut = time.monotonic(), 0
         try:
@@ -439,20 +469,22 @@ class Searcher:
                 parts[digest] = _Part(vectors, answer["spans"], words.indices.astype(np.int32), words.data)
                 cut += answer["cut"]
                 self._on_document(number, len(new))
-                if self.folder is not None and time.monotonic() - saved > SAVED_EVERY:
-                    keep(complete=False)
+                if time.monotonic() - saved > SAVED_EVERY:
+                    keep(_Collection.of(documents, digests, parts), None)
                     saved = time.monotonic()
+            self._use(_Collection.of(documents, digests, parts))
+            self._spreads = self._measured()
         except BaseException:
             if self.folder is not None and not parts.keys().isdisjoint(new):
-                keep(complete=False)
+                keep(_Collection.of(documents, digests, parts), None)
+                self._say(f"{self.folder} keeps what was read; the same search goes on")
             raise
-        collection = keep(complete=True)
+        keep(self._collection, self._spreads)
         if cut:
-            self._say(f"{_count(cut)} cut at {self._embedder.encode.max_length:,} tokens, but for their words")
+            self._say(f"{_count(cut)} cut at {self._embedder.encode.max_length:,} tokens; their words are all counted")
         if self.folder is not None:
             size = format_bytes(sum(file.stat().st_size for file in self.folder.iterdir()))
             self._say(f"{self.folder} keeps what was read ({size})")
-        return collection
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
@@ -461,16 +493,17 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     Raises:
         InputError: it cannot be written, holds something else, or is damaged.
     """
-    file = folder / MANIFEST
+    file = folder / VECTORS
     if not file.is_file():
         check_writable(folder)
-        if folder.is_file() or (folder.is_dir() and not all(_OURS.fullmatch(path.name) for path in folder.iterdir())):
+        inside = [] if not folder.exists() else [folder] if folder.is_file() else folder.iterdir()
+        if not all(path.name.startswith(".") or _OURS.fullmatch(path.name) for path in inside):
             raise InputError(f"--output {folder}: is not empty and holds no vectors of a search; name another folder")
         return None
     try:
         manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        complete = isinstance(manifest["complete"], bool) and manifest["files"].keys() == _FILES.keys()
-        if not (complete and {"format", "model", "sha256", "options", "source", "documents"} <= manifest.keys()):
+        named = {"format", "model", "sha256", "options", "source", "documents", "spreads"} <= manifest.keys()
+        if not named or manifest["files"].keys() != _FILES.keys():
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{file}: is damaged; remove {folder} and read the documents again") from None
@@ -482,30 +515,25 @@ def _words_and_pairs(text: str) -> list[str]:
     return [*words, *map(" ".join, pairwise(words))]
 
 
-def _standardized(values: np.ndarray, kind: str) -> np.ndarray:
-    """Values ``(…, n)`` as standard deviations above their mean."""
-    centered = values - values.mean(axis=-1, keepdims=True)
-    squares = np.square(centered).sum(axis=-1, keepdims=True) + _FEW * _SPREADS[kind] ** 2
-    return cast(np.ndarray, centered / np.sqrt(squares / (values.shape[-1] + _FEW)))
-
-
 def _passage(text: str, begins: np.ndarray, similarities: np.ndarray, terms: set[str]) -> tuple[int, int]:
     """Begin and end of the neighboring lines that match a query best, by its words and by the vector they belong to.
 
     Args:
         text: of a document.
         begins: where in it what a vector stands for begins, for each vector.
-        similarities: of each to the query.
+        similarities: of each to the query, in spreads.
         terms: words of the query.
     """
     lines = [line.span() for line in _LINES.finditer(text)]
-    held = []  # the words of the query in each line
-    for begin, end in lines:
-        line = text[begin:end]
-        is_likely = any(term in line.lower() for term in terms)  # which is quick
-        held.append(terms & set(search_words(line)) if is_likely else set())
-    number = Counter(chain.from_iterable(held))
-    weights = {term: math.log(1 + len(lines) / count) for term, count in number.items()}
+    held = [set[str]() for _ in lines]  # the words of the query in each line
+    lowered = [text[begin:end].lower() for begin, end in lines]
+    likely = {term: [number for number, line in enumerate(lowered) if term in line] for term in terms}
+    if rare := {term: numbers for term, numbers in likely.items() if 0 < len(numbers) <= max(_FEW, len(lines) // _FEW)}:
+        likely = rare  # words that are nearly everywhere say nothing, and take time
+    for number in sorted({*chain.from_iterable(likely.values())}):
+        held[number] = likely.keys() & set(search_words(text[slice(*lines[number])]))
+    counts = Counter(chain.from_iterable(held))
+    weights = {term: math.log(1 + len(lines) / count) for term, count in counts.items()}
     piece = np.searchsorted(begins, [begin for begin, _ in lines], side="right").clip(min=1) - 1
     runs, matches = [], []
     for first, (begin, _) in enumerate(lines):
@@ -517,9 +545,8 @@ def _passage(text: str, begins: np.ndarray, similarities: np.ndarray, terms: set
             found |= held[last]
         runs.append((first, last))
         matches.append(sum(weights[term] for term in found))
-    near = similarities[piece[[first for first, _ in runs]]]
     share = np.array(matches) / max(sum(weights.values()), 1e-9)
-    first, last = runs[int(np.argmax(_standardized(near, "vectors") + _standardized(share, "lines")))]
+    first, last = runs[int(np.argmax(similarities[piece[[first for first, _ in runs]]] + _ALL_WORDS * share))]
     return lines[first][0], lines[last][1]
 
 
