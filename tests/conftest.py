@@ -477,6 +477,18 @@ def save_source():
     return save
 
 
+@pytest.fixture(scope="session")
+def plain_encoder(tmp_path_factory, save_source):
+    """A folder of sentence-transformers with a small BERT, which is not linear. It reads 16 bytes, two of them marks.
+
+    Not to be changed.
+    """
+    from torch_linformer.data.tokenizer import build_tokenizer
+
+    folder = tmp_path_factory.mktemp("plain") / "encoder"
+    return save_source(folder, build_tokenizer("bytes", (), max_length=16), pooling="mean_tokens")
+
+
 @pytest.fixture
 def minilm_package(monkeypatch, tmp_path, save_source, masked_run):
     """The model folder in a package of the name that the extra ``minilm`` installs, with a small encoder in it."""

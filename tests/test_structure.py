@@ -82,6 +82,7 @@ PUBLIC_NAMES = {
         "LinformerSeq2SeqConfig",
         "Predictor",
         "Run",
+        "Searcher",
         "__version__",
         "adapt",
         "distill",
@@ -121,7 +122,7 @@ PUBLIC_NAMES = {
         "slot_attention",
         "use_implementation",
     ],
-    "torch_linformer.inference": ["Embedder", "Predictor"],
+    "torch_linformer.inference": ["Embedder", "Hit", "Predictor", "Searcher"],
     "torch_linformer.models": [
         "LinformerCache",
         "LinformerConfig",

@@ -3,8 +3,8 @@
 ``torch_linformer.functional`` holds the mathematics, ``torch_linformer.nn`` the modules; both need only torch.
 The names below are Hugging Face Transformers models, and ``linearize``, which makes an encoder of transformers
 linear. They need the extra ``hf`` and are imported when first touched, so that importing this package stays instant.
-``train``, ``adapt``, ``evaluate``, ``export``, ``inspect_text``, ``distill``, ``Predictor`` and ``Embedder`` do what
-the commands do, and need the extra ``train``.
+``train``, ``adapt``, ``evaluate``, ``export``, ``inspect_text``, ``distill``, ``Predictor``, ``Embedder`` and
+``Searcher`` do what the commands do, and need the extra ``train``.
 Transformers' Auto classes know them, and ``attn_implementation="linformer"``, as soon as both packages are imported, in
 whichever order.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_linformer.analysis import inspect_text
     from torch_linformer.api import Run, adapt, evaluate, export, train
     from torch_linformer.encoders import linearize
-    from torch_linformer.inference import Embedder, Predictor
+    from torch_linformer.inference import Embedder, Predictor, Searcher
     from torch_linformer.models import (
         LinformerCache,
         LinformerConfig,
@@ -52,6 +52,7 @@ __all__ = [
     "LinformerSeq2SeqConfig",
     "Predictor",
     "Run",
+    "Searcher",
     "__version__",
     "adapt",
     "distill",
@@ -69,7 +70,7 @@ _ROOMS = {
     "distill": "torch_linformer.adaptation",
     "encoder_folder": "torch_linformer.opening.named_encoders",
     "inspect_text": "torch_linformer.analysis",
-    **dict.fromkeys(("Embedder", "Predictor"), "torch_linformer.inference"),
+    **dict.fromkeys(("Embedder", "Predictor", "Searcher"), "torch_linformer.inference"),
     **dict.fromkeys(("Run", "adapt", "evaluate", "export", "train"), "torch_linformer.api"),
 }
 

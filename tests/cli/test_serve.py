@@ -52,3 +52,10 @@ def test_what_is_not_installed(refused_serve, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else find(name))
     assert refused_serve() == 'uvicorn not installed: pip install "torch-linformer[serve]"\n'
+
+
+def test_an_encoder_that_cuts_nothing_has_nothing_to_truncate(plain_encoder, capsys):
+    with pytest.raises(SystemExit):
+        run(["serve", str(plain_encoder), "--port", "0", "--device", "cpu", "--truncate"])
+    reads = f"{plain_encoder} reads a document in windows of 16 tokens and makes a vector of their mean"
+    assert capsys.readouterr().err == f"linformer: --truncate has no effect: {reads}; add --overflow cut\n"

@@ -1,4 +1,4 @@
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 from datasets import Dataset
@@ -53,6 +53,17 @@ def test_a_prompt_stands_before_each_window(tokenizer, prompt):
     cut = DocumentEncoder(tokenizer, 16, prompt=prompt, whole=True)([text])
     assert cut["input_ids"] == [[*joined[:15], SEP]] and cut["whole_ids"] == [joined]
     assert encoder.fingerprint != DocumentEncoder(tokenizer, 16, overflow="windows", stride=0).fingerprint
+
+
+def test_places_after_a_prompt_are_those_in_the_text(tokenizer):
+    text = "the cat sat on the mat, naïve"
+    encoder = DocumentEncoder(tokenizer, 16, overflow="windows", stride=0, prompt="query: ", offsets=True)
+    windows = encoder([text])
+    places = [*zip(*(chain.from_iterable(windows[name]) for name in ("starts", "ends")), strict=True)]
+    ids = [window[encoder.prompt_tokens + 1 : -1] for window in windows["input_ids"]]
+    assert len(windows["input_ids"]) > 1 and [len(starts) for starts in windows["starts"]] == [*map(len, ids)]
+    assert places[0][0] == 0 and places[-1][1] == len(text) and all(begin <= end for begin, end in places)
+    assert all(one[1] - other[0] in (0, 1) for one, other in pairwise(places))  # two may have bytes of one character
 
 
 def test_a_prompt_that_leaves_no_room(tokenizer):

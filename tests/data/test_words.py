@@ -1,6 +1,6 @@
 import pytest
 
-from torch_linformer.data.words import word_spans, words_of
+from torch_linformer.data.words import search_words, word_spans, words_of
 
 TEXTS = {
     "Hindi": ("राजधानी दिल्ली में।", ["राजधानी", "दिल्ली", "में", "।"]),
@@ -27,6 +27,12 @@ def test_words_of_a_text(text, words):
 def test_a_name_of_a_program_is_one_word_to_tag_and_counts_by_its_parts():
     assert word_spans("_max_len = 9") == [(0, 8), (9, 10), (11, 12)]
     assert words_of("_max_len = 9") == ["max", "len", "9"]
+
+
+def test_a_search_finds_names_by_their_parts():
+    names = "split_name splitName SplitName HTTPServer2 IDs ΝέοΌνομα"
+    assert search_words(names) == [*["split", "name"] * 3, "http", "server2", "i", "ds", "νέο", "όνομα"]
+    assert search_words("Straße 海は") == ["straße", "海", "は"]
 
 
 def test_every_character_but_white_space_is_in_one_word():

@@ -19,6 +19,7 @@ from transformers import pipeline
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.inference.document_model import DocumentEmbedder, TaskPredictor
+from torch_linformer.inference.predictor import Embedder
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 from .conftest import begin_request, read_response
@@ -381,3 +382,14 @@ def _takes_clients(server):
             return True
     except OSError:
         return False
+
+
+def test_an_encoder_that_is_not_linear_is_served_in_windows(start_server, plain_encoder):
+    server = start_server(plain_encoder)
+    texts = ["wet", "the sea is warm and the sand is white"]
+    answer = server.ask("/embed", {"inputs": texts})
+    vectors = Embedder(plain_encoder, device="cpu", precision="fp32")(texts)
+    np.testing.assert_allclose(answer.content, vectors, atol=1e-5)
+    server.process.terminate()
+    reads = f"{plain_encoder} reads a document in windows of 16 tokens and makes a vector of their mean"
+    assert server.process.stderr.read().splitlines()[0] == reads

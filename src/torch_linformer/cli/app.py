@@ -20,6 +20,7 @@ from torch_linformer.cli.import_ import import_
 from torch_linformer.cli.info import info
 from torch_linformer.cli.inspect_ import inspect_
 from torch_linformer.cli.predict_and_embed import embed, predict
+from torch_linformer.cli.search import search
 from torch_linformer.cli.serve import serve
 from torch_linformer.cli.spectrum import spectrum
 from torch_linformer.cli.started_by import processes_started, speaks_for_all
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for command in (
-    *(train, adapt, evaluate, predict, embed, generate, serve),
+    *(train, adapt, evaluate, predict, embed, search, generate, serve),
     *(import_, export, info, inspect_, spectrum),
 ):
     many_options = command.__name__ in ("train", "adapt")

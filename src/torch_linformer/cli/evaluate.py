@@ -28,7 +28,7 @@ def evaluate(
     max_length: Annotated[
         int | None, typer.Option(min=4, help="maximum input length in tokens  [that of the model]")
     ] = None,
-    overflow: options.Overflow = "cut",
+    overflow: options.Overflow = None,
     stride: options.Stride = None,
     output: Annotated[Path | None, typer.Option(help="output file of the scores  [MODEL/evaluation.json]")] = None,
     batch_size: options.BatchSize = 16,
@@ -58,7 +58,7 @@ def evaluate(
         options=DataOptions(**reading),
         max_errors=max_errors,
         max_length=max_length,
-        overflow=overflow,
+        overflow=overflow or "cut",
         stride=stride,
         batch_size=batch_size,
         device=device,

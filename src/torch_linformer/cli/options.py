@@ -9,6 +9,9 @@ import typer
 from torch_linformer.data.reading.data_options import HELP, QUOTING
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="folder of a trained model")]
+Encoder = Annotated[
+    str, typer.Argument(metavar="MODEL", help="any encoder: folder of a model, name on the hub, or minilm")
+]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
 QuestionColumn = Annotated[str | None, typer.Option("--question-column", help="column with the question")]
 SourceColumn = Annotated[str | None, typer.Option("--source-column", help="seq2seq: column with the source text")]
@@ -18,7 +21,13 @@ QueryColumn = Annotated[str | None, typer.Option("--query-column", help="embed: 
 DocumentColumn = Annotated[
     str | None, typer.Option("--document-column", help="embed: column with the document or its id")
 ]
-Overflow = Annotated[str, typer.Option("--overflow", help="documents longer than the model reads: cut | windows")]
+Overflow = Annotated[
+    str | None,
+    typer.Option(
+        "--overflow",
+        help="documents longer than the model reads: cut | windows  [cut; windows, for an encoder that is not linear]",
+    ),
+]
 Stride = Annotated[
     int | None, typer.Option("--stride", min=0, help="overlap of neighboring windows in tokens  [a quarter]")
 ]

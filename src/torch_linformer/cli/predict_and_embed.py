@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _READING = {  # by their names in FilesSettings
     "id_column": (options.IdColumn, None),
     **options.READING,
-    "overflow": (options.Overflow, "cut"),
+    "overflow": (options.Overflow, None),
     "stride": (options.Stride, None),
     "precision": (options.Precision, "auto"),
 }
@@ -77,7 +77,7 @@ def predict(
 
 @options.showing(_READING | _COMPUTING)
 def embed(
-    model: options.Model,
+    model: options.Encoder,
     files: options.Files,
     output: Annotated[
         Path, typer.Option(help="NAME.parquet or NAME.npy for the vectors, or a folder for parts of them")
@@ -91,7 +91,8 @@ def embed(
 ) -> None:
     """Compute a vector for each document.
 
-    It is pooled from the hidden states of any model: an embedding model, a classifier, or another one.
+    It is pooled from the hidden states of any model: an embedding model, a classifier, or another one. An encoder that
+    is not linear reads documents in windows.
     """
     check_files(files)
     check_model(model)

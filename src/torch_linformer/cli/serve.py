@@ -17,14 +17,14 @@ _KERNELS = "64"  # of oneDNN and of torch's own cache; with their 1,024 a server
 
 
 def serve(
-    model: options.Model,
+    model: options.Encoder,
     host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 for all interfaces")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 for a free one")] = 8000,
     name: Annotated[str | None, typer.Option(help="model name for clients  [name of its folder]")] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="LINFORMER_API_KEY", help="key that clients must send  [none]")
     ] = None,
-    overflow: options.Overflow = "cut",
+    overflow: options.Overflow = None,
     stride: options.Stride = None,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="truncate texts that are too long instead of refusing them")
@@ -75,6 +75,10 @@ def serve(
             device=device,
             precision=precision,
         )
+        if truncate and served.embedder.encode.overflow == "windows":
+            raise ValueError(f"--truncate has no effect: {model} {served.embedder.reading}; add --overflow cut")
+        if not served.embedder.is_linear:
+            _say(f"{model} {served.embedder.reading}")
         limits = Limits(
             max_body=max_body,
             max_tokens=max_tokens,

@@ -35,7 +35,7 @@ class DocumentEncoder:
         stride: tokens that neighboring windows share; a quarter of `max_length` if None.
         offsets: also give the characters of the text that each token stands for.
         whole: also give all ids of a text that is cut.
-        prompt: stands before each text, and its tokens before each window; not with ``offsets`` or questions.
+        prompt: stands before each text, and its tokens before each window; not with questions.
 
     Attributes:
         marks: ids of the special tokens before and after a text.
@@ -52,7 +52,6 @@ class DocumentEncoder:
         whole: bool = False,
         prompt: str = "",
     ) -> None:
-        assert not (prompt and offsets)
         if overflow not in OVERFLOW:
             raise InputError(f"--overflow must be one of {', '.join(OVERFLOW)}, got {overflow!r}")
         self.max_length, self.overflow, self.offsets, self.prompt = max_length, overflow, offsets, prompt
@@ -100,7 +99,10 @@ class DocumentEncoder:
                 if self.whole:
                     row["whole_ids"] = before + of_text + after if end < len(of_text) else []
                 if self.offsets:
-                    row["starts"], row["ends"] = ([at[side] for at in encoding.offsets[begin:end]] for side in (0, 1))
+                    places = encoding.offsets[self.prompt_tokens + begin : self.prompt_tokens + end]
+                    row["starts"], row["ends"] = (
+                        [max(0, place[side] - len(self.prompt)) for place in places] for side in (0, 1)
+                    )
                 rows.append(row)
         return {name: [row[name] for row in rows] for name in self.features}
 

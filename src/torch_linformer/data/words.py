@@ -17,6 +17,7 @@ def _words(beside: str) -> str:
 
 
 _UNSPACED_LETTER = regex.compile(_ALONE, regex.V1)
+_HUMPS = regex.compile(r"(?<=[\p{Ll}\p{N}])(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll})")
 _COUNTED = regex.compile(_words(""), regex.V1)
 _TAGGED = regex.compile(rf"{_words('_')}|(?!\s)\X", regex.V1)
 
@@ -25,6 +26,11 @@ def words_of(text: str) -> list[str]:
     """The words of a text as they are counted: also the parts of snake_case names, but no punctuation."""
     words: list[str] = _COUNTED.findall(text)
     return words
+
+
+def search_words(text: str) -> list[str]:
+    """The words by which a text is found, in lower case: both parts of ``split_name``, ``splitName``, ``SplitName``."""
+    return words_of(_HUMPS.sub(" ", text).lower())
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:

@@ -27,6 +27,7 @@ from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.folders import check_writable
 from torch_linformer.opening.model_files import model_digest
+from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.opening.run_folder import trained_columns
 
 _ROW = re.compile(r"(?P<file>.+), (?:row|line|item) (?P<row>\d+)", re.DOTALL)  # how readers name a row's place
@@ -50,7 +51,7 @@ class FilesSettings:
     quoting: str = "auto"
     header: bool | None = None
     text_folder: str | None = None
-    overflow: str = "cut"
+    overflow: str | None = None
     stride: int | None = None
     precision: str = "auto"
 
@@ -145,8 +146,9 @@ def answer_files(
     engine = engine or Engine()
     engine.check(settings.files, device, compile)
     predictor = Predictor(settings.model, **settings.answering, device=device, batch_size=batch_size, compile=compile)
-    if predictor.notice:
-        say(predictor.notice)
+    for notice in predictor.notices:
+        say(notice)
+    settings = replace(settings, overflow=predictor.overflow)
     if predictor.several and cast(Path, output).suffix == ".npy":
         raise InputError(
             f"--output {output}: the rows of an array have no names, and this model makes several vectors of a "
@@ -196,7 +198,9 @@ def _written_in_parts(
 ) -> str:
     """Write answers in parts, of which a file is made at the end; returns the sentence of :func:`answer_files`."""
     check_writable(output)
-    with parts_of(output, run_identity(settings, model_digest(settings.model), settings.files), resume) as parts:
+    with parts_of(
+        output, run_identity(settings, model_digest(encoder_folder(settings.model)), settings.files), resume
+    ) as parts:
         for file, state in parts.damages:
             say(f"{file}: {state}; it is made anew")
         if parts.finished:

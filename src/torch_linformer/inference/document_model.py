@@ -8,17 +8,19 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.records import TEXT, Record
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import DocumentEncoder, document_means
+from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerForConditionalGeneration
+from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration
 from torch_linformer.models.pieces import number_of_pieces
 from torch_linformer.models.pooling import DocumentVectors, pool
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
+from torch_linformer.opening.pretrained import longest_input
 from torch_linformer.opening.sentence_transformers import (
     AS_THEY_ARE,
     SentenceSettings,
@@ -32,6 +34,7 @@ from torch_linformer.tasks.whole_documents import Classification, MultiLabel
 Windows = dict[str, list[Any]]  # the columns of a `DocumentEncoder`
 Answer = dict[str, Any]
 
+WINDOW = 256  # tokens that an encoder reads at once that is not linear: those of a passage that answers a question
 BATCHES_AHEAD = 16  # batches of documents read ahead, to batch those of similar lengths
 GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
 
@@ -109,8 +112,8 @@ class DocumentModel(ABC):
 class TaskPredictor(DocumentModel):
     """What the task of a trained model predicts; it must be one that predicts something of a document.
 
-    ``overflow`` and ``stride`` are those of `DocumentEncoder`. ``threshold`` and ``top_k`` are for models that predict
-    labels: see :class:`torch_linformer.inference.Predictor`.
+    ``overflow`` (cut if None) and ``stride`` are those of `DocumentEncoder`. ``threshold`` and ``top_k`` are for models
+    that predict labels: see :class:`torch_linformer.inference.Predictor`.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class TaskPredictor(DocumentModel):
         model: AnyModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        overflow: str = "cut",
+        overflow: str | None = None,
         stride: int | None = None,
         threshold: float | None = None,
         top_k: int | None = None,
@@ -126,7 +129,9 @@ class TaskPredictor(DocumentModel):
     ) -> None:
         self.task = predicting_task(model, tokenizer)
         _choose_labels(self.task, threshold, top_k)
-        super().__init__(self.task.encoder(read_length(model.config), overflow=overflow, stride=stride), **computing)
+        super().__init__(
+            self.task.encoder(read_length(model.config), overflow=overflow or "cut", stride=stride), **computing
+        )
         self.model = cast(nn.Module, model).to(self.device).eval()
         if self.task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
             self.record = self.task.record
@@ -148,13 +153,16 @@ class TaskPredictor(DocumentModel):
 
 
 class DocumentEmbedder(DocumentModel):
-    """Vectors of documents, by any trained model.
+    """Vectors of documents, by any encoder.
 
     The vector is what the encoder's last hidden states pool to, as the folder of sentence-transformers or the
     configuration says, divided by its length if it is to be normalized. Where the folder says so, its words are a part
     of it, those of the whole document where it is cut. That of a document of several windows is their mean, each
     weighted by its tokens, before it is normalized. A model may make several vectors of a document; it reads one window
     of it.
+
+    An encoder of transformers that is not linear reads documents in windows, which it was made for: the vectors are
+    exactly its own.
 
     Args:
         model: with or without a head; of an encoder-decoder its encoder.
@@ -163,21 +171,26 @@ class DocumentEmbedder(DocumentModel):
         settings: how texts are read, as a folder of sentence-transformers says.
         prompt_name: one of its prompts, for documents whose prompt is not named; its default one if None.
         overflow: how long documents are read, see `DocumentEncoder`, as for
-        stride.
+        stride. If None, in windows by an encoder that is not linear, which lie side by side, and where several vectors
+            are wanted, unless they are pieces of one pass or have the words of a whole document; otherwise cut.
+        most: vectors of a document of windows, each the mean of neighboring ones; None for one a window.
+        spans: whether an answer says, as ``spans``, where in the text what each vector stands for begins and ends.
         normalize: whether vectors have length 1.
         computing: the device, the precision and the batch size.
     """
 
     def __init__(
         self,
-        model: AnyModel,
+        model: AnyModel | PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
         vectors: DocumentVectors | None = None,
         settings: SentenceSettings = AS_THEY_ARE,
         prompt_name: str | None = None,
-        overflow: str = "cut",
+        overflow: str | None = None,
         stride: int | None = None,
+        most: int | None = 1,
+        spans: bool = False,
         normalize: bool = True,
         **computing: Any,
     ) -> None:
@@ -188,15 +201,26 @@ class DocumentEmbedder(DocumentModel):
             raise InputError(
                 "--no-normalize: a part of these vectors is made of words, and its share is that of vectors of length 1"
             )
-        self.several = vectors.most > 1
-        if self.several and (overflow == "windows" or not normalize):
-            option = "--no-normalize" if overflow == "cut" else "--overflow windows"
+        if vectors.most > 1 and (overflow == "windows" or not normalize):
+            option = "--no-normalize" if overflow != "windows" else "--overflow windows"
             raise InputError(
                 f"{option}: this model makes {vectors.most} vectors of length 1 of one window: leave it out"
             )
+        self.is_linear = isinstance(reader.config, LinformerConfig | LinearConfig)
+        if overflow is None:
+            of_one_row = vectors.most > 1 or self.reads_words
+            overflow = "windows" if not self.is_linear or (most != 1 and not of_one_row) else "cut"
+        if stride is None and not self.is_linear:
+            stride = 0
+        self.most = most if overflow == "windows" else 1
+        self.several = vectors.most > 1 or self.most != 1
         self.settings, self.normalize = settings, normalize
-        longest = settings.longest(read_length(reader.config))
-        options: dict[str, Any] = {"overflow": overflow, "stride": stride, "whole": self.reads_words}
+        if self.is_linear:
+            longest = settings.longest(read_length(reader.config))
+        else:
+            longest = settings.longest(longest_input(reader) or WINDOW)
+            longest = min(longest, WINDOW) if overflow == "windows" else longest
+        options: dict[str, Any] = {"overflow": overflow, "stride": stride, "whole": self.reads_words, "offsets": spans}
         self._encoder = cache(partial(DocumentEncoder, tokenizer, longest, **options))
         super().__init__(self._encoder(prompt=settings.prompt(prompt_name)), **computing)
         self.encoder: Any = reader.to(self.device).eval()
@@ -207,6 +231,18 @@ class DocumentEmbedder(DocumentModel):
     def width(self) -> int:
         """Numbers of a vector."""
         return self.vectors.width(int(self.encoder.config.hidden_size))
+
+    @property
+    def reading(self) -> str:
+        """How it reads, in words that follow the model's name."""
+        tokens = f"{self.encode.max_length:,} tokens"
+        if self.encode.overflow == "cut":
+            made = f"makes up to {self.vectors.most} vectors" if self.vectors.most > 1 else "makes a vector"
+            return f"reads up to {tokens} of a document in one pass and {made} of them"
+        made = {1: "makes a vector of their mean", None: "makes a vector of each"}.get(
+            self.most, f"makes up to {self.most} vectors of their means"
+        )
+        return f"reads a document in windows of {tokens} and {made}"
 
     def prepare(self, documents: Sequence[Document], prompt_name: str | None = None) -> Windows:
         """The windows of some documents, perhaps with another prompt."""
@@ -224,22 +260,55 @@ class DocumentEmbedder(DocumentModel):
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 
     def contents(self, documents: Sequence[Document], windows: Windows, values: Sequence[Any]) -> Iterator[Answer]:
-        if self.several:
-            counts = number_of_pieces(torch.tensor(windows["length"]), self.vectors.most).tolist()
-            return ({"embedding": vectors[:count]} for vectors, count in zip(values, counts, strict=True))
-        vectors = document_means(values, windows)
-        if self.normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return ({"embedding": vector} for vector in vectors.astype(np.float32))
+        first = np.flatnonzero(np.diff(windows["document"], prepend=-1))
+        count = np.diff(first, append=len(windows["document"]))  # windows of each document
+        if self.vectors.most > 1:
+            vectors_of = number_of_pieces(torch.tensor(windows["length"]), self.vectors.most).numpy()
+            vectors = np.concatenate([rows[:kept] for rows, kept in zip(values, vectors_of, strict=True)])
+        else:
+            vectors_of = count if self.most is None else np.minimum(count, self.most)
+            place = np.arange(len(values)) - np.repeat(first, count)
+            piece = place * np.repeat(vectors_of, count) // np.repeat(count, count)
+            piece += np.repeat(np.cumsum(vectors_of) - vectors_of, count)
+            vectors = document_means(values, {"document": piece, "length": windows["length"]})
+            if self.normalize:
+                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        ends = np.cumsum(vectors_of)
+        for number, end in enumerate(ends):
+            of_document = vectors[end - vectors_of[number] : end].astype(np.float32)
+            answer = {"embedding": of_document if self.several else of_document[0]}
+            if self.encode.offsets:
+                answer["spans"] = self._spans(windows, first[number], count[number], vectors_of[number])
+            yield answer
+
+    def _spans(self, windows: Windows, first: int, count: int, vectors: int) -> np.ndarray:
+        """Begin and end, in characters, of what each vector of a document with these windows stands for."""
+        if self.vectors.most > 1:  # of pieces of its only window
+            tokens = np.arange(len(windows["starts"][first])) + windows["text_from"][first]
+            piece = tokens * vectors // windows["length"][first]
+            begins, ends = np.array(windows["starts"][first]), np.array(windows["ends"][first])
+        else:
+            piece = np.arange(count) * vectors // count
+            begins, ends = (
+                np.array([places[side] for places in windows[name][first : first + count]])
+                for name, side in (("starts", 0), ("ends", -1))
+            )
+        numbers = np.arange(vectors)
+        return np.stack(
+            [begins[np.searchsorted(piece, numbers)], ends[np.searchsorted(piece, numbers, "right") - 1]], axis=1
+        )
 
 
-def embedder_of(folder: str, model: AnyModel, tokenizer: PreTrainedTokenizerFast, **options: Any) -> DocumentEmbedder:
+def embedder_of(
+    folder: str, model: AnyModel | PreTrainedModel, tokenizer: PreTrainedTokenizerFast, **options: Any
+) -> DocumentEmbedder:
     """What makes the vectors of a model folder; ``options`` are those of :class:`DocumentEmbedder`."""
-    vectors = document_vectors(folder, reader_config(model.config))
+    config: Any = model.config
+    vectors = document_vectors(folder, reader_config(config))
     return DocumentEmbedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)
 
 
-def predicting_task(model: AnyModel, tokenizer: PreTrainedTokenizerFast) -> Task:
+def predicting_task(model: AnyModel | PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Task:
     """The task of a model; an ``InputError`` where it predicts nothing of a document."""
     task = task_of(model, tokenizer)
     if type(task).describe is Task.describe:

@@ -20,7 +20,8 @@ from torch_linformer.inference.document_model import (
     identity,
 )
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.model_folder import load_model, load_reader, load_tokenizer
+from torch_linformer.opening.named_encoders import encoder_folder
 
 Columns = dict[str, Any]
 
@@ -30,7 +31,7 @@ class _Options:
     """What `Predictor` and `Embedder` share."""
 
     model: str | os.PathLike[str] = field(kw_only=False)
-    overflow: str = "cut"
+    overflow: str | None = None
     stride: int | None = None
     normalize: bool = True
     prompt_name: str | None = None
@@ -48,12 +49,13 @@ class Predictor(_Options):
     one model a worker, and what ``--workers`` and ``--engine ray`` of the commands run.
 
     Args:
-        model: folder of a trained model, or a run of ``torch_linformer.train``.
+        model: folder of a trained model, or a run of ``torch_linformer.train``; with ``vectors`` any encoder.
         vectors: make a vector of each document, as ``linformer embed``, instead of what the model's task predicts.
         text_column: column of the texts; for a model of ``token-classify`` also of words, a list or array a row.
         question_column: column of the questions, for a model that answers them; ``question`` if None.
-        overflow: how long documents are read, ``cut`` or ``windows``, as for
-        stride: tokens that neighboring windows share; a quarter of a window if None.
+        overflow: how long documents are read, ``cut`` or ``windows``. If None they are cut, unless vectors are made by
+            an encoder that is not linear, which reads them in windows of 256 tokens, as for
+        stride: tokens that neighboring windows share; a quarter of a window if None, and none of those.
         threshold: of a model that predicts one label: below this probability ``label`` is None, nothing is predicted.
             Of several labels: the probability above which each is predicted; the one that training has found if None.
         top_k: how many ``probabilities`` of labels are told, the highest first; all if None.
@@ -93,13 +95,17 @@ class Predictor(_Options):
         device = resolve_device(self.device)
         shared: dict[str, Any] = {"overflow": self.overflow, "stride": self.stride, "batch_size": self.batch_size}
         shared |= {"device": device, "precision": resolve_precision(self.precision, device)}
-        model, tokenizer = load_model(self.folder), load_tokenizer(self.folder)
-        self.notice = compile_backbone(model, device) if self.compile else ""
+        model: Any = load_reader(self.folder) if self.vectors else load_model(self.folder)
+        tokenizer = load_tokenizer(self.folder)
+        self.notices = [compile_backbone(model, device)] if self.compile else []
         self._model: DocumentModel = (
             embedder_of(self.folder, model, tokenizer, normalize=self.normalize, prompt_name=self.prompt_name, **shared)
             if self.vectors
             else TaskPredictor(model, tokenizer, threshold=self.threshold, top_k=self.top_k, **shared)
         )
+        self.overflow = self._model.encode.overflow
+        if isinstance(self._model, DocumentEmbedder) and not self._model.is_linear:
+            self.notices.append(f"{os.fspath(self.model)} {self._model.reading}")
         self._asks = bool(self.record.usual.question)
         if self.question_column is not None and not self._asks:
             raise InputError("questions are for models trained with --task qa; this one answers without")
@@ -107,7 +113,7 @@ class Predictor(_Options):
     @property
     def folder(self) -> str:
         """Where the model lies."""
-        return os.fspath(self.model)
+        return encoder_folder(os.fspath(self.model))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -237,9 +243,12 @@ class Embedder(_Options):
     """What ``linformer embed`` computes, as a function from texts to an array.
 
     Args:
-        model: folder of a trained or adapted model, with or without a head, or a run of ``torch_linformer.train``.
-        overflow: how long texts are read: ``cut``, or ``windows``, whose vectors are averaged.
-        stride: tokens that neighboring windows share; a quarter of a window if None.
+        model: any encoder: folder of a trained or adapted model, with or without a head, a run of
+            ``torch_linformer.train``, an encoder of transformers or sentence-transformers, a name on the hub, or
+            ``minilm``.
+        overflow: how long texts are read: ``cut``, or ``windows``, whose vectors are averaged. If None they are cut,
+            unless the encoder is not linear: it reads windows of 256 tokens, as for
+        stride: tokens that neighboring windows share; a quarter of a window if None, and none of those.
         normalize: whether vectors have length 1.
         prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
             None.
@@ -253,7 +262,7 @@ class Embedder(_Options):
 
     Example:
         >>> from torch_linformer import Embedder
-        >>> embedder = Embedder("runs/all-MiniLM-L6-v2-linformer")  # doctest: +SKIP
+        >>> embedder = Embedder("minilm")  # doctest: +SKIP
         >>> embedder(["The parcel never came.", "Where is my order?"]).shape  # doctest: +SKIP
         (2, 384)
     """

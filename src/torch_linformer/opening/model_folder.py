@@ -25,7 +25,7 @@ from torch_linformer.models import (
 from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_files import check_model, model_file
-from torch_linformer.opening.pretrained import check_weights, load_any_config, quiet_transformers
+from torch_linformer.opening.pretrained import check_weights, load_any_config, load_backbone, quiet_transformers
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.reporting.files import write_json
 
@@ -168,6 +168,20 @@ def load_model(path: str) -> AnyModel:
     if isinstance(model, LinearEncoder):
         _check_positions(path, model)
     return model
+
+
+def load_reader(path: str) -> AnyModel | PreTrainedModel:
+    """The model of a folder, of the class it was saved as; or any other encoder of transformers, without its head.
+
+    Raises:
+        InputError: it cannot be read, or is an encoder-decoder of transformers.
+    """
+    config: Any = load_any_config(path)
+    if isinstance(config, AnyConfig):
+        return load_model(path)
+    if config.is_encoder_decoder:
+        raise InputError(f"{path}: is an encoder-decoder ({config.model_type}); vectors are made by an encoder")
+    return load_backbone(path)
 
 
 def _check_positions(path: str, model: LinearEncoder) -> None:

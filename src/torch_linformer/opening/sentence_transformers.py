@@ -184,10 +184,12 @@ def _modules(path: str) -> _Modules | None:
 def document_vectors(path: str, config: Any) -> DocumentVectors:
     """What makes the vectors of a model folder, sentence-transformers' or not; ``config`` is that of its reader.
 
+    Where nothing says how, they are means of hidden states.
+
     Raises:
         InputError: as :func:`sentence_pooling`, or a module of ours is damaged.
     """
-    pooling, lexical, pieces = _modules(path) or _Modules(config.pooling, None, None)
+    pooling, lexical, pieces = _modules(path) or _Modules(getattr(config, "pooling", "mean"), None, None)
     return DocumentVectors(
         pooling,
         None if lexical is None else _own_module(path, lexical, LexicalVector),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -23,7 +23,8 @@ from torch_linformer.inference.document_model import (
     predicting_task,
 )
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.model_folder import AnyModel, load_reader, load_tokenizer
+from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.serving.queues import MAX_CHARACTERS, Batcher, Prepare, Tokenizing
 from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT, Asked
 from torch_linformer.serving.responses import Refusal, json_line, quoted, wrong_value
@@ -106,7 +107,7 @@ def load_served(
     folder: str,
     *,
     name: str | None = None,
-    overflow: str = "cut",
+    overflow: str | None = None,
     stride: int | None = None,
     batch_size: int = 16,
     device: str = "auto",
@@ -121,15 +122,16 @@ def load_served(
         "precision": resolve_precision(precision, device),
         "batch_size": batch_size,
     }
-    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    source = encoder_folder(folder)
+    model, tokenizer = load_reader(source), load_tokenizer(source)
     predictor, no_prediction = None, ""
     try:
         predicting_task(model, tokenizer)
     except InputError as error:
         no_prediction = str(error)
     else:
-        predictor = TaskPredictor(model, tokenizer, **same)
-    embedder = embedder_of(folder, model, tokenizer, **same)
+        predictor = TaskPredictor(cast(AnyModel, model), tokenizer, **same)
+    embedder = embedder_of(source, model, tokenizer, **same)
     if embedder.several:
         raise InputError(
             f"{folder}: makes {embedder.vectors.most} vectors of a text, and an answer of this server has one: "

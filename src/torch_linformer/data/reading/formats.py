@@ -32,6 +32,7 @@ PARTS = {
 _FOLDER_OF_PART = re.compile(r"[a-z]+([-_.]\d+(-of-\d+)?)?", re.IGNORECASE)  # train, train-00000-of-00002
 _BETWEEN_WORDS = re.compile(r"[-_. \d]+")  # of a file's name: reviews_train.csv, de_gsd-ud-dev.conllu, wiki.test.tokens
 _OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")  # what Windows and macOS leave in folders
+VECTORS = "linformer_search.json"  # in a folder of vectors that a search has written: it holds no documents
 _TEXTS_OF_PARTS = (".txt", ".tokens")
 ABOUT_DATA = re.compile(r"(readme|licen[sc]e|copying|notice|citation|changelog|authors)\b.*", re.IGNORECASE)
 
@@ -177,9 +178,9 @@ def shard_suffix(files: Sequence[Path]) -> str | None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """The files and folders in a folder that are not hidden, nor a system's own, sorted."""
+    """The files and folders in a folder that are not hidden, nor a system's own or a search's, sorted."""
     inside = (entry for entry in folder.iterdir() if entry.name.lower() not in _OF_SYSTEMS)
-    return sorted(entry for entry in inside if not entry.name.startswith("."))
+    return sorted(entry for entry in inside if not (entry.name.startswith(".") or (entry / VECTORS).is_file()))
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

@@ -115,6 +115,7 @@ def _with_name(called: str) -> Callable[[Row, ChosenColumns], dict[str, Any]]:
 
 
 TEXT = Record({}, _text)
+QUERIES = Record({}, _text, UsualNames((*names.QUERY_COLUMNS, *names.TEXT_COLUMNS)))
 LABELED = Record({"label": Value("string")}, _labeled)
 SCORED = Record({"label": Value("float64")}, _scored, UsualNames(label=("label", "score", "target", "value", "rating")))
 SEVERAL = Record({"label": _TEXTS, "unknown": _TEXTS}, _several, several_labels=True)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch_linformer.data.reading.columns import find_columns
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import joined_sentences, sentence_column
+from torch_linformer.data.reading.formats import VECTORS
 from torch_linformer.data.reading.readers import iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record, read_words, spelled_words
 from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, empty_cell, read_text
@@ -96,7 +97,7 @@ def given_files(names: Iterable[str]) -> tuple[str, ...]:
         if name == "-" or Path(name).exists():
             files.append(name)
             continue
-        paths = sorted(glob.glob(name, recursive=True))
+        paths = sorted(path for path in glob.glob(name, recursive=True) if not (Path(path) / VECTORS).is_file())
         if not paths:
             problem = "matches no file" if glob.has_magic(name) else "no such file or folder"
             raise InputError(f"{name}: {problem}")
