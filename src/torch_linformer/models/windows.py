@@ -79,7 +79,7 @@ class Windows:
 
 
 def windows_of(config: Any, input_ids: Tensor) -> Windows | None:
-    """Those in which a model with this configuration reads rows without padding; None where it reads them as they are."""
+    """Those in which a model with this configuration reads rows without padding; None where these are short enough."""
     if config.read_window is None or input_ids.shape[1] <= config.read_window:
         return None
     padding = Padding(torch.zeros_like(input_ids, dtype=torch.bool), in_order=True)

@@ -39,7 +39,7 @@ def try_training(
     with tempfile.TemporaryDirectory() as folder:
         training = Training(settings, Path(folder), load_splits, screen)
         settings, at_once = training.settings, training.settings.batch_size
-        if not settings.freeze:
+        if not settings.frozen:
             size = fit_micro_batches(training.trainer)
             at_once = size.texts_at_once
     rows = training.task.training_rows(training.data.train)
@@ -52,7 +52,7 @@ def try_training(
             f"a step of {measured} × {settings.length:,} tokens failed ({cost}): lower --max-length"
             f"{' or --batch-size' if measured > 1 else ''}"
         )
-    peak = 1e6 * cost.peak_memory_mb if settings.freeze or measured == at_once else size.bytes
+    peak = 1e6 * cost.peak_memory_mb if settings.frozen or measured == at_once else size.bytes
     read = settings.batch_size * float(np.mean(rows["length"][:])) / cost.tokens_per_second
     full = settings.batch_size * settings.length / cost.tokens_per_second
     parts = f", {at_once} at once," if at_once < settings.batch_size else ""
@@ -61,7 +61,7 @@ def try_training(
         f"{format_bytes(peak)} beside the model where all have {settings.length:,} tokens, and "
         f"{format_duration(read)} on average here"
     )
-    steps = -(-len(rows) // settings.batch_size) if settings.freeze else settings.steps(len(rows))
+    steps = -(-len(rows) // settings.batch_size) if settings.frozen else settings.steps(len(rows))
     seconds = steps * read
     if settings.minutes is not None and 60 * settings.minutes < seconds:
         within = f"--minutes {settings.minutes:g} is enough for {format_count(60 * settings.minutes / read)} of them"

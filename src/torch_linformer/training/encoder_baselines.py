@@ -1,9 +1,6 @@
-"""What an encoder of ``--from`` is worth before it is trained: its first window, and its windows one by one."""
+"""What an embedder of ``--from`` is worth before it is trained: its first window, and its windows one by one."""
 
 import json
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,38 +9,22 @@ from typing import Any, cast
 import numpy as np
 import torch
 from datasets import Dataset
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
-from sklearn.model_selection import GridSearchCV, PredefinedSplit
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from transformers import DataCollatorWithPadding
 
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerConfig
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.opening.pretrained import load_any_config, load_backbone, longest_input
+from torch_linformer.opening.pretrained import load_any_config, load_backbone
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling, sentence_settings
-from torch_linformer.reporting.tables import format_duration
 from torch_linformer.tasks.retrieval import judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import Similarities, retrieval_metrics
-from torch_linformer.tasks.tallies import tally
-from torch_linformer.training.splits import Splits
 
 BEGINNING, CHUNK = 512, 256  # tokens
 _AT_ONCE = 32  # windows
-COSTS = (1e-3, 1e-2, 0.1, 1.0)  # C of the regression, on channels of the same variance
-OF_THE_TIME = 0.1  # of the training, in which documents are read to learn these rows from, but at least
-LEAST_SECONDS = 30.0
-PIECE = 512  # tokens at once, if the model reads more
-_SHARES = {"validation": 0.15, "train": 0.85}  # of that time
-_TOGETHER = 16  # documents between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -155,97 +136,3 @@ class PieceReader:
                 hidden = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
             parts.append(self.of_hidden_states(hidden, batch["input_ids"], batch["attention_mask"]).cpu())
         return torch.cat(parts).numpy()[np.argsort(order)], np.asarray(windows["document"])
-
-
-def encoder_baselines(
-    start: str,
-    splits: Splits,
-    device: str,
-    precision: str,
-    *,
-    train_seconds: float,
-    seed: int,
-    tested: Sequence[int],
-    say: Callable[[str], None],
-) -> dict[str, dict[str, Any]]:
-    """Scores of classifiers on vectors of the encoder that ``start`` was adapted from, or that it is itself.
-
-    Each document is read in pieces of as many tokens as the encoder takes, :data:`PIECE` at most. One classifier reads
-    the mean state of the first piece, the other one the mean over all pieces. C is chosen on the validation documents,
-    and these are then learned too. The test documents with the numbers ``tested`` are read, and of the others as many,
-    drawn, as a share of ``train_seconds`` is enough for; ``say`` is told how long that takes.
-
-    A linear folder whose original is gone stands for it, and its rows are named differently. There are none for a model
-    of this package that no encoder is below.
-    """
-    source = original_of(start)
-    config: Any = load_any_config(source)
-    if isinstance(config, LinformerConfig) and config.backbone_config is None:
-        return {}
-    reader = PieceReader(source, DocumentVectors("mean"), device, precision)
-    tokens = min(PIECE, longest_input(reader.model) or PIECE)
-    seconds = max(LEAST_SECONDS, OF_THE_TIME * train_seconds)
-    order = np.random.default_rng(seed)
-    numbers: dict[str, np.ndarray] = {}
-    states: dict[str, np.ndarray] = {}
-    for part in ("test", *_SHARES):
-        documents, limit = getattr(splits, part), math.inf if part == "test" else _SHARES[part] * seconds
-        drawn = np.asarray(tested) if part == "test" else order.permutation(len(documents))
-        read: list[np.ndarray] = []
-        begin = time.monotonic()
-        for vectors in _read(reader, documents.select(drawn), tokens, limit):
-            read.append(vectors)
-            if part == "test" and len(read) == 1:
-                all_seconds = (time.monotonic() - begin) * len(drawn) / len(vectors)
-                say(
-                    f"reading {len(drawn):,} test documents in pieces: about {format_duration(all_seconds)}, then "
-                    f"others to learn from: at most {format_duration(seconds)} (--no-baseline leaves it out)"
-                )
-        states[part] = np.concatenate(read)
-        numbers[part] = drawn[: len(states[part])]
-    labels = {part: np.asarray(getattr(splits, part)["label"][:])[rows] for part, rows in numbers.items()}
-    kind = "linear" if isinstance(config, LinearConfig | LinformerConfig) else "original"
-    return {
-        f"{kind}_{name}": _scores(
-            {part: vectors[:, place] for part, vectors in states.items()},
-            labels,
-            numbers["test"],
-            len(splits.train) + len(splits.validation),
-        )
-        for place, name in enumerate(("beginning", "chunk_mean"))
-    }
-
-
-def _read(reader: PieceReader, documents: Dataset, tokens: int, seconds: float) -> Iterator[np.ndarray]:
-    """Vectors of the first piece and of all pieces of documents, ``(documents, 2, C)``, until the time is over."""
-    begin = time.monotonic()
-    for first in range(0, len(documents), _TOGETHER):
-        pieces, owners = reader.vectors(documents[first : first + _TOGETHER]["text"], tokens, "windows")
-        pieces_of_documents = np.split(pieces, np.flatnonzero(np.diff(owners)) + 1)
-        yield np.stack([(of_document[0], of_document.mean(axis=0)) for of_document in pieces_of_documents])
-        if time.monotonic() - begin > seconds:
-            return
-
-
-def _scores(
-    states: dict[str, np.ndarray], labels: dict[str, np.ndarray], numbers: np.ndarray, total: int
-) -> dict[str, Any]:
-    """The scores of a logistic regression on states of test documents, with their numbers and tallies."""
-    known, known_labels = (np.concatenate([parts["train"], parts["validation"]]) for parts in (states, labels))
-    fold = PredefinedSplit([-1] * len(labels["train"]) + [0] * len(labels["validation"]))
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(model, {"logisticregression__C": COSTS}, cv=fold).fit(known, known_labels)
-    predicted, true = search.predict(states["test"]), labels["test"]
-    scores = {
-        "accuracy": float(np.mean(predicted == true)),
-        "macro_f1": float(f1_score(true, predicted, average="macro", zero_division=0)),
-    }
-    chosen = search.best_params_["logisticregression__C"]
-    return {
-        **scores,
-        "chosen": f"C = {chosen:g}, learned from {len(known_labels):,} of {total:,} documents",
-        "documents": len(known_labels),
-        "test_documents": len(true),
-        "numbers": numbers.tolist(),
-        "tallies": {score: tally(score, true, predicted) for score in scores},
-    }

@@ -1,6 +1,6 @@
 """The options of a training run that decide which model learns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from torch_linformer.data.overflow import OVERFLOW
@@ -8,6 +8,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.opening.named_encoders import encoder_folder, is_installed
 from torch_linformer.training.data_settings import DataSettings
 from torch_linformer.training.run_options import (
+    OF_ENCODERS,
     OF_LINFORMER,
     OF_NEW_MODELS,
     OF_STEPS,
@@ -35,7 +36,8 @@ class ModelSettings(DataSettings):
 
     from_model: str | None = option(
         None,
-        "model to start from: a folder of train or adapt, or any encoder (folder, hub name, minilm), made linear",
+        "model to start from: a folder of train or adapt, or any encoder (folder, hub name, minilm); none: a new one  "
+        "[labels, numbers: minilm where it is installed]",
     )
     freeze: bool = option(
         False, "freeze all weights of --from and fit only a head, in one pass over the documents: much faster on a CPU"
@@ -95,12 +97,14 @@ class ModelSettings(DataSettings):
         ("lsa", "random"),
     )
     lexical: str = option(
-        "auto", "add a TF-IDF head to the model; auto: where it helps on the validation set", ("auto", "always", "none")
+        "auto", "read words too; embed: auto keeps them where validation is better", ("auto", "always", "none")
     )
     lexical_width: int = option(4096, "embed: dimensions of the word sketch that is appended to a vector")
     vectors: int = option(1, "embed: vectors of a document at most, of which the one nearest to a query counts")
     read_window: int | None = option(
-        None, "embed: tokens that the encoder reads at once, window by window, for --vectors or --freeze  [all]"
+        None,
+        "tokens that an encoder reads at once, window by window; labels, numbers: of --from as it is  [256]; embed: "
+        "for --vectors or --freeze  [all]",
     )
     size: str = option("tiny", "size of a new model; base has the dimensions of RoBERTa-base", tuple(SIZES))
     class_weights: str = option(
@@ -109,9 +113,14 @@ class ModelSettings(DataSettings):
 
     @classmethod
     def of(cls, **options: Any) -> Self:
-        """K becomes the numbers and not the file: a run resumes as what it is, even if the file has changed by then."""
-        source = options.get("from_model")
-        if source is None and options.get("task", "classify") in OF_WORDS and is_installed(PRETRAINED):
+        """A training of labels or numbers begins with a pretrained encoder, unless an option shapes a new model.
+
+        K becomes the numbers and not the file: a run resumes as what it is, even if the file has changed by then.
+        """
+        source, usual = options.get("from_model"), {item.name: item.default for item in fields(cls)}
+        shapes_a_new_one = any(options.get(name, usual[name]) != usual[name] for name in (*OF_NEW_MODELS, *OF_ENCODERS))
+        is_pretrained = options.get("task", usual["task"]) in OF_WORDS and not shapes_a_new_one
+        if source is None and is_pretrained and is_installed(PRETRAINED):
             source = PRETRAINED
         options["from_model"] = None if source in (None, NONE) else encoder_folder(source)
         k = options.get("k")

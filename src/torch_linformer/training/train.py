@@ -42,7 +42,7 @@ def train(
     transformers.logging.disable_progress_bar()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
-    if settings.freeze and processes.count() > 1:
+    if settings.frozen and processes.count() > 1:
         raise InputError("--freeze is for a single process: start it without torchrun")
     if settings.compile:
         require_compiler(resolve_device(settings.device))

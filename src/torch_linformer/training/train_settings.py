@@ -106,9 +106,18 @@ class TrainSettings(ModelSettings):
             raise InputError(f"{flag(name)} goes with --task {', '.join(OF_TASKS[name])}, not {self.task}")
         if self.from_model and name in OF_NEW_MODELS:
             raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
-        if self.frozen and name in OF_STEPS:
+        if self.frozen and name in (*OF_STEPS, *["minutes", "batch_size"] * (self.task in OF_WORDS)):
             how = "without --train-encoder" if self.task in OF_WORDS else "with --freeze"
             raise InputError(f"{flag(name)} has no effect {how}, as no weight of the encoder is trained: leave it out")
+        if name == "lexical" and self.lexical == "always" and self.task in OF_WORDS:
+            raise InputError("--lexical always is for --task embed: words of labels are weighed, and stay")
+        if name == "read_window" and self.task in OF_WORDS and self.from_model is None:
+            raise InputError(f"--read-window {self.read_window} is for an encoder of --from: leave it out")
+        if name == "overflow" and self.with_lexical_part and self.task in OF_WORDS:
+            raise InputError(
+                "--overflow windows reads parts of documents one by one, and words are read of whole ones: give "
+                "--lexical none too"
+            )
         if name == "overflow" and self.frozen:
             raise InputError("--overflow windows has no effect here: an encoder reads all of a document: leave it out")
         if self.attention == "full" and name in OF_LINFORMER:
