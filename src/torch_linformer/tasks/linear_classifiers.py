@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from joblib import Parallel, delayed, parallel_config
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import f1_score
@@ -88,11 +89,13 @@ class LinearClassifier:
         if targets.shape[1] == 2 and targets.any(axis=0).all() and (targets.sum(axis=1) == 1).all():
             weight, bias = self._one(features, targets[:, 1], weights)
             return Weights(np.stack([-weight / 2, weight / 2]), np.array([-bias / 2, bias / 2]))
-        fitted = []
-        for column in targets.T:
+
+        def one(column: np.ndarray) -> tuple[np.ndarray, float]:
             known = ~np.isnan(column)
-            rows = features if known.all() else features[known]
-            fitted.append(self._one(rows, column[known], weights))
+            return self._one(features if known.all() else features[known], column[known], weights)
+
+        with parallel_config("threading", n_jobs=-1):  # liblinear lets other threads run
+            fitted = Parallel()(delayed(one)(column) for column in targets.T)
         return Weights(np.stack([weight for weight, _ in fitted]), np.array([bias for _, bias in fitted]))
 
     def _one(self, features: Any, target: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, float]:

@@ -10,6 +10,7 @@ from torch_linformer.opening import processes
 from torch_linformer.opening.devices import require_compiler, resolve_device
 from torch_linformer.opening.hub import repository_for, upload
 from torch_linformer.opening.run_folder import begin_run, identity, shared_run
+from torch_linformer.training.run_options import OF_WORDS
 from torch_linformer.training.run_report import show_outcome, write_outcome
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.train_settings import TrainSettings
@@ -43,7 +44,10 @@ def train(
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
     if settings.frozen and processes.count() > 1:
-        raise InputError("--freeze is for a single process: start it without torchrun")
+        trained = "--train-encoder or --from none" if settings.task in OF_WORDS else "no --freeze"
+        raise InputError(
+            f"nothing is trained step by step here, so one process is enough: leave torchrun out, or {trained}"
+        )
     if settings.compile:
         require_compiler(resolve_device(settings.device))
     screen, run = screen or TrainingScreen(), identity(settings)
