@@ -119,7 +119,9 @@ class DistillationTrainer(RunTrainer):
         if self.optimizer is None:
             kind, options = self.get_optimizer_cls_and_kwargs(self.args)
             new, others = split_slot_parameters(cast(nn.Module, self.model if model is None else model))
-            groups: list[dict[str, Any]] = [{"params": others}]
+            groups: list[dict[str, Any]] = []
+            if any(parameter.requires_grad for parameter in others):
+                groups.append({"params": others})
             if new:
                 groups.append({"params": new, "lr": self.slot_learning_rate})
             self.optimizer = kind(groups, **options)

@@ -10,9 +10,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from torch_linformer.encoders import linearize
+from torch_linformer.encoders.attentions import base_of
 from torch_linformer.encoders.classes import LinearEncoder, opened_by
 from torch_linformer.encoders.families import Place, set_dropout
 from torch_linformer.encoders.linearize import with_options
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import (
     LinformerConfig,
@@ -24,11 +26,11 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_files import check_model
 from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.opening.pretrained import UNUSED, open_by
+from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.model_settings import ModelSettings
 
-LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
 Say = Callable[[str], None]
 FIELDS: dict[Place, tuple[str, ...]] = {
     # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
@@ -85,8 +87,9 @@ def _linear(encoder: PreTrainedModel, source: str, settings: ModelSettings, say:
     linear = linearize(
         encoder,
         k=None if settings.k is None else int(settings.k),
-        window=LINEAR_WINDOW if settings.window is None else settings.window or None,
+        window=settings.window,
         max_length=settings.length,
+        usual_length=sentence_settings(source).longest(Positions.of(base_of(encoder)).longest),
     )
     saved = (encoder.config.architectures or [type(encoder).__name__])[0]
     kept = "" if settings.task == "mlm" or saved == type(encoder).__name__ else f", without the head of {saved}"
