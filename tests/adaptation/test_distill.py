@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from transformers import (
@@ -22,7 +23,10 @@ from transformers import (
 
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.adaptation.pretrained_encoder import encoder_of
+from torch_linformer.data.parts import split_documents
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
 
@@ -107,6 +111,7 @@ def test_only_slots_are_trained(teacher, tokenizer, texts):
     student = linearize(teacher, k=4, window=4, exact_below=6)
     first = state_of(student)
     options = {name: value for name, value in OPTIONS.items() if name != "learning_rate"}
+    options |= {"batch_size": 1, "steps": 12}  # some batches are read exactly, and have nothing to learn
     torch_linformer.distill(student, teacher, tokenizer, texts, slots_only=True, **options)
     trained = {name for name, tensor in student.state_dict().items() if not torch.equal(first[name], tensor)}
     assert trained == {name for name in first if ".linformer." in name}
@@ -117,10 +122,12 @@ def test_only_slots_are_trained(teacher, tokenizer, texts):
 
 
 def test_windows_are_what_the_student_was_made_with(teacher, tokenizer, texts, watching_screen):
-    """Of the 16 tokens that the original could read, 8 are used."""
+    """Of the 16 tokens that the original could read, 8 are used; where positions are learned, one after the other."""
     student = linearize(teacher, max_length=40, usual_length=8, **SLOTS)
-    screen = watching_screen(None, None)
-    torch_linformer.distill(student, teacher, tokenizer, texts, screen=screen, **OPTIONS)
+    screen, parts = watching_screen(None, None), split_documents(Dataset.from_dict({"text": texts}), 0.3, 0)
+    settings = AdaptSettings(data="texts", max_length=40, **OPTIONS)
+    adaptation = Adaptation(encoder_of(teacher, tokenizer, "small"), *parts, settings, screen, student=student)
+    assert (adaptation.teacher.longest, adaptation.teacher.shared) == (8, 0.0)
     assert "parameters, reads 8 tokens, " in screen.shown
 
 

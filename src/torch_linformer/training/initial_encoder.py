@@ -84,17 +84,22 @@ def _opened(first: FirstModel, auto: Any, say: Say) -> PreTrainedModel:
 
 def _linear(encoder: PreTrainedModel, source: str, settings: ModelSettings, say: Say) -> LinearEncoder:
     """A linear encoder of one that is not, with the slots and the window of the settings."""
+    longest = Positions.of(base_of(encoder)).longest
+    usual = sentence_settings(source).longest(longest)
     linear = linearize(
         encoder,
         k=None if settings.k is None else int(settings.k),
         window=settings.window,
         max_length=settings.length,
-        usual_length=sentence_settings(source).longest(Positions.of(base_of(encoder)).longest),
+        usual_length=usual,
     )
     saved = (encoder.config.architectures or [type(encoder).__name__])[0]
     kept = "" if settings.task == "mlm" or saved == type(encoder).__name__ else f", without the head of {saved}"
     what = f"{type(encoder).__name__}{kept}, made linear here"
-    say(f"{source}: {what}, not distilled: linformer adapt first keeps more of it")
+    if usual < min(longest, settings.length):
+        say(f"{source}: {what}, begins as a reader of windows of {usual} tokens, which its folder says it is used with")
+    else:
+        say(f"{source}: {what}, not distilled: linformer adapt first keeps more of it")
     return cast(LinearEncoder, linear)
 
 
