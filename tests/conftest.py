@@ -459,10 +459,9 @@ def save_source():
             hidden_size=24,
             num_attention_heads=4,
             intermediate_size=32,
-            max_position_embeddings=16,
             initializer_range=0.2,
             pad_token_id=tokenizer.pad_token_id,
-            **{"num_hidden_layers": 2, **fields},
+            **{"num_hidden_layers": 2, "max_position_embeddings": 16, **fields},
         )
         model_class(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -499,7 +498,8 @@ def minilm_package(monkeypatch, tmp_path, save_source, masked_run):
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(package.parent), *sys.path])
-    return save_source(package / "model", AutoTokenizer.from_pretrained(masked_run.folder), pooling="mean_tokens")
+    tokenizer = AutoTokenizer.from_pretrained(masked_run.folder)
+    return save_source(package / "model", tokenizer, pooling="mean_tokens", max_position_embeddings=512)
 
 
 @pytest.fixture(scope="session")

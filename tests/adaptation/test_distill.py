@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from transformers import (
@@ -22,7 +23,10 @@ from transformers import (
 
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.adaptation.pretrained_encoder import encoder_of
+from torch_linformer.data.parts import split_documents
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
 
@@ -102,6 +106,31 @@ def test_the_folder_opens_in_a_fresh_process(teacher, tokenizer, texts, tmp_path
     assert_close(torch.load(tmp_path / "out.pt", weights_only=True), expected)
 
 
+def test_only_slots_are_trained(teacher, tokenizer, texts):
+    """So a text that is read exactly stays what the original makes of it."""
+    student = linearize(teacher, k=4, window=4, exact_below=6)
+    first = state_of(student)
+    options = {name: value for name, value in OPTIONS.items() if name != "learning_rate"}
+    options |= {"batch_size": 1, "steps": 12}  # some batches are read exactly, and have nothing to learn
+    torch_linformer.distill(student, teacher, tokenizer, texts, slots_only=True, **options)
+    trained = {name for name, tensor in student.state_dict().items() if not torch.equal(first[name], tensor)}
+    assert trained == {name for name in first if ".linformer." in name}
+    assert all(parameter.requires_grad for parameter in student.parameters())  # as before
+    short, long = torch.arange(4, 10)[None], torch.arange(4, 16)[None]
+    assert_close(student(short).last_hidden_state, teacher.eval()(short).last_hidden_state)
+    assert not torch.allclose(student(long).last_hidden_state, teacher(long).last_hidden_state, atol=1e-3)
+
+
+def test_windows_are_what_the_student_was_made_with(teacher, tokenizer, texts, watching_screen):
+    """Of the 16 tokens that the original could read, 8 are used; where positions are learned, one after the other."""
+    student = linearize(teacher, max_length=40, usual_length=8, **SLOTS)
+    screen, parts = watching_screen(None, None), split_documents(Dataset.from_dict({"text": texts}), 0.3, 0)
+    settings = AdaptSettings(data="texts", max_length=40, **OPTIONS)
+    adaptation = Adaptation(encoder_of(teacher, tokenizer, "small"), *parts, settings, screen, student=student)
+    assert (adaptation.teacher.longest, adaptation.teacher.shared) == (8, 0.0)
+    assert "parameters, reads 8 tokens, " in screen.shown
+
+
 def test_without_a_folder_it_writes_nothing(teacher, tokenizer, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch_linformer.distill(linearize(teacher, **SLOTS), teacher, tokenizer, texts, **OPTIONS)
@@ -140,6 +169,7 @@ def test_a_head_learns_what_it_says(model_class, tmp_path, save_source, tokenize
         ({"task": "mlm"}, "--task mlm: .* has no head for it"),
         ({"pooling": "last"}, "pooling must be one of mean, cls, max, got 'last'"),
         ({"test": 0.04}, "leaves 8 texts for the test; at least 20 are needed"),
+        ({"slots_only": True}, "--learning-rate is that of the original's weights, which --slots-only keeps as they "),
         ({"steps": 0}, "--steps must be a number above 0, got 0"),
     ],
 )
@@ -166,6 +196,20 @@ def test_its_options_are_those_of_the_command():
     assert {name: str(parameters[name].default) for name in shared} == {
         name: str(fields[name].default) for name in shared
     }
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"k": 0}, "--slots-only trains slots, and --k 0 has no slots"),
+        ({"projection": "mean"}, "--slots-only trains slots, and --projection mean has nothing to learn"),
+        ({"exact_below": 16}, "--slots-only: no text is long enough for slots, or there are none that can be trained"),
+    ],
+)
+def test_slots_that_cannot_be_trained(teacher, tokenizer, texts, made, message):
+    with pytest.raises(InputError, match=message):
+        student = linearize(teacher, **{**SLOTS, **made})
+        torch_linformer.distill(student, teacher, tokenizer, texts, slots_only=True)
 
 
 def test_a_slow_tokenizer(teacher, texts):

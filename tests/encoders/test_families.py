@@ -124,7 +124,7 @@ def test_exact_below_the_length_is_the_original(family):
 @every_family
 def test_a_slot_for_every_position_is_the_original(family):
     slots = {"projection": "mean", "k": family.length, "max_length": family.length}
-    model = linear(original(family), **slots, window=None, exact_first=0, exact_last=0)
+    model = linear(original(family), **slots, window=0, exact_first=0, exact_last=0)
     inputs = inputs_of(family)
     assert_close(hidden(model, **inputs), hidden(original(family), **inputs), **ATTENTION)
 

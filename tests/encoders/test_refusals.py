@@ -69,12 +69,10 @@ def test_what_is_linear_already():
     [
         ({"k": 51}, "k must be at most the 50 tokens read at once, got 51"),
         ({"k": -1}, "k must be at least 0, got -1"),
-        ({"window": 0}, "window"),
         ({"window": -2}, "window"),
         ({"exact_first": -1}, "exact_first must be at least 0, got -1"),
         ({"exact_last": -3}, "exact_last must be at least 0, got -3"),
         ({"exact_below": -1}, "exact_below must be at least 0, got -1"),
-        ({"k": 0, "window": None}, "k=0 leaves only the window, and window=None leaves nothing to attend to"),
         ({"projection": "conv"}, "projection must be .*dynamic.*mean"),
         ({"max_length": 0}, "max_length must be at least 1, got 0"),
         ({"max_length": -5}, "max_length must be at least 1, got -5"),
@@ -87,6 +85,20 @@ def test_numbers_out_of_range(options, said):
     assert one_line(error)
     with pytest.raises(ValueError, match=said):
         LinearOptions(**{"k": 7, "max_length": 50, **options})
+
+
+def test_nothing_to_attend_to():
+    said = "k=0 leaves only the window, and without a window nothing is left to attend to"
+    with pytest.raises(ValueError, match=said):
+        linearize(original(BERT), k=0, window=0)
+    with pytest.raises(ValueError, match=said):
+        LinearOptions(k=0, window=None)
+
+
+@pytest.mark.parametrize("usual", [2, 51])
+def test_a_usual_length_that_cannot_be(usual):
+    with pytest.raises(ValueError, match=f"usual_length must lie between 3 and the 50 tokens .*, got {usual}"):
+        linearize(original(BERT), usual_length=usual)
 
 
 def test_a_text_that_is_too_long():

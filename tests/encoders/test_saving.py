@@ -2,9 +2,11 @@
 
 import copy
 import json
+import math
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
+from torch_linformer.encoders.linearize import with_options
 
 SAME = {"rtol": 0, "atol": 1e-12}  # sums depend on where a tensor lies in memory
 CLASSES = {"labels": torch.tensor([0, 1])}
@@ -159,16 +162,31 @@ def test_making_linear_twice_is_a_class_once():
     assert type(first) is type(second) and type(first.config) is type(second.config)
 
 
-def test_longer_texts_repeat_learned_positions():
-    """But for the rows that RoBERTa's kin keep for padding."""
+@pytest.mark.parametrize("usual", [None, 20], ids=["all positions", "fewer in use"])
+def test_longer_texts_repeat_learned_positions(usual):
+    """As in windows one after the other: without those of special tokens, and what RoBERTa's kin keep for padding."""
+    window = usual or 50
     for family, offset in ((TEXTS[0], 0), (TEXTS[1], 2)):
         table = original(family).embeddings.position_embeddings.weight
-        longer = linearize(original(family), k=7, max_length=120)
-        made = longer.embeddings.position_embeddings.weight
-        assert len(made) == longer.config.max_position_embeddings == 120 + offset
-        assert_close(made[: 50 + offset], table, **SAME)
-        assert_close(made[50 + offset : 100 + offset], table[offset:], **SAME)
-        assert hidden(longer, **inputs_of(family, length=120)).shape[1] == 120
+        longer = linearize(original(family), k=7, max_length=120, usual_length=usual)
+        for model in (longer, with_options(longer, replace(longer.config.linear_options, max_length=140))):
+            made, length = model.embeddings.position_embeddings.weight, model.config.longest_input
+            assert len(made) == model.config.max_position_embeddings == length + offset
+            rows = [*range(window), *((row - 1) % (window - 2) + 1 for row in range(window, length))]
+            assert_close(made[:offset], table[:offset], **SAME)
+            assert_close(made[offset:], table[offset:][rows], **SAME)
+            assert hidden(model, **inputs_of(family, length=length)).shape[1] == length
+
+
+def test_an_encoder_that_is_used_with_fewer_tokens_than_it_could_read():
+    """Its window is what it is used with, no longer row is read at once, and slots begin light."""
+    options = linearize(original(TEXTS[0]), k=7, max_length=120, usual_length=20).config.linear_options
+    assert (options.window, options.exact_below) == (20, 20)
+    as_told = linearize(original(TEXTS[0]), 7, 4, max_length=120, usual_length=20, exact_below=30)
+    assert (as_told.config.linear_options.window, as_told.config.linear_options.exact_below) == (4, 30)
+    for model, tokens in ((as_told, 16), (linearize(original(TEXTS[0]), 7, 4, max_length=50), 50)):
+        mass = model.encoder.layer[0].attention.self.linformer.slot_terms.mass
+        assert_close(mass, torch.full_like(mass, math.log(tokens / model.config.longest_input)))
 
 
 def test_the_plain_import_opens_a_folder(tmp_path):

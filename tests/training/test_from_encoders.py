@@ -132,6 +132,17 @@ def metrics_of(folder):
     return json.loads((folder / "metrics.json").read_text())
 
 
+def test_an_embedder_is_read_as_it_is_used(source_of, run_from, tmp_path):
+    source = Path(source_of("Bert"))
+    (source / "modules.json").write_text("[]")
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    shown = run_from(tmp_path / "run", str(source), max_length=40)
+    assert "made linear here, begins as a reader of windows of 9 tokens, which its folder says it is used with" in shown
+    backbone = load_model(str(tmp_path / "run")).base_model
+    assert (backbone.positions.usual, backbone.config.exact_first) == (9, 1)
+    assert backbone.config.window == 9
+
+
 # Every task
 
 

@@ -34,7 +34,11 @@ class AdaptSettings(RunOptions):
         None, "maximum input length in tokens; may exceed that of the original  [that of the original]"
     )
     k: int | None = option(None, "number of slots K; 0 for the window only  [min(256, max-length/4)]")
-    window: int = option(128, "width of the local window in tokens; 0 for slots only")
+    window: int | None = option(
+        None,
+        "width of the local window in tokens; 0 for slots only  [the tokens that the original is used with where it "
+        "could read more, at most 512; else 128]",
+    )
     exact_first: int | None = option(
         None, "leading tokens (such as [CLS]) that every token attends to exactly  [the special tokens]"
     )
@@ -46,13 +50,20 @@ class AdaptSettings(RunOptions):
         "dynamic", "how positions become slots: dynamic depends on the input, mean takes means of segments", PROJECTIONS
     )
     exact_below: int | None = option(
-        None, "texts of at most N tokens attend to all tokens, as in the original  [2 K + window]"
+        None,
+        "texts of at most N tokens attend to all tokens, as in the original  [2 K + window, and no more than the "
+        "original is used with]",
     )
     steps: int | None = option(None, "distillation steps  [1000, or as many as --minutes allows]")
     minutes: float | None = option(None, "stop distilling after N minutes")
     batch_size: int | None = option(None, "texts per step  [16, or as few as make 60 steps in --minutes]")
-    learning_rate: float = option(7e-5, "peak learning rate")
-    slot_learning_rate: float = option(6e-3, "peak learning rate of the slot parameters")
+    slots_only: bool = option(
+        False, "train only the slots: every weight of the original stays, and so does what it makes of short texts"
+    )
+    learning_rate: float | None = option(None, "peak learning rate  [7e-5]")
+    slot_learning_rate: float | None = option(
+        None, "peak learning rate of the slot parameters  [6e-3, with --slots-only 0.02]"
+    )
     seed: int = option(0, "seed of the split and of the order")
     fsdp: bool = option(False, "under torchrun: shard the student's weights over the processes (FSDP2)")
     compile: bool = option(
@@ -72,13 +83,16 @@ class AdaptSettings(RunOptions):
             raise InputError("--data is missing: name texts such as those that the model is to read")
         if self.label_column and self.task not in (None, "classify"):
             raise InputError("--label-column is for --task classify: nothing else has labels")
-        if self.window < 0:
-            raise InputError(f"--window must be at least 0, got {self.window}")
-        if self.k == 0 and not self.window:
+        if self.k == 0 and self.window == 0:
             raise InputError("--k 0 leaves only the window, and --window 0 leaves nothing to attend to")
-        for name in ("k", "exact_first", "exact_last", "exact_below"):
+        for name in ("k", "window", "exact_first", "exact_last", "exact_below"):
             if (getattr(self, name) or 0) < 0:
                 raise InputError(f"{flag(name)} must be at least 0, got {getattr(self, name)}")
+        if self.slots_only and (self.k == 0 or self.projection == "mean"):
+            slots = "--k 0 has no slots" if self.k == 0 else "--projection mean has nothing to learn"
+            raise InputError(f"--slots-only trains slots, and {slots}")
+        if self.slots_only and self.learning_rate is not None:
+            raise InputError("--learning-rate is that of the original's weights, which --slots-only keeps as they are")
         check_fsdp(self)
         if self.max_length is not None and self.max_length < 8:
             raise InputError(f"--max-length must be at least 8, got {self.max_length}")

@@ -18,16 +18,18 @@ from torch_linformer.adaptation.adaptation_report import (
     score_line,
 )
 from torch_linformer.adaptation.comparison import TeacherComparison, WithoutSlots
-from torch_linformer.adaptation.distillation import DistillationTrainer
+from torch_linformer.adaptation.distillation import DistillationTrainer, split_slot_parameters
 from torch_linformer.adaptation.objectives import Outputs
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder
-from torch_linformer.adaptation.teacher_and_student import Marks, Teacher, build_student
+from torch_linformer.adaptation.teacher_and_student import SHARED, Marks, Teacher, build_student
 from torch_linformer.adaptation.texts import LEAST_TEXTS, Part, prepare_texts
 from torch_linformer.data.parts import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.options import LinearOptions
+from torch_linformer.encoders.positions import Positions
+from torch_linformer.errors import InputError
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import Spent
@@ -47,6 +49,7 @@ from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
 EVALUATIONS = 10  # on the validation texts, in the whole distillation
+LEARNING_RATE, SLOT_LEARNING_RATE = 7e-5, {False: 6e-3, True: 0.02}  # the latter by --slots-only
 MOST_PASSES = 10  # over the texts, where only --minutes ends the distillation
 MOST_STEPS_UNSCORED = 100  # and without a checkpoint
 # Shares of --minutes, so that they are kept: teacher and student read a text once for the first scores, the student
@@ -91,22 +94,36 @@ class Adaptation:
         set_seed(settings.seed)
         encoder = DocumentEncoder(original.tokenizer, max_length, prompt=original.settings.prompt())
         marks = Marks(*map(len, encoder.marks))
-        self.student = build_student(original.model, settings, max_length, marks) if student is None else student
+        if student is None:
+            student = build_student(original.model, settings, max_length, marks, original.usual_length)
+        self.student = student
+        if settings.slots_only:
+            self._keep_weights()
         self.student.config.pooling = self.objective.pooling
         self.texts = processes.on_main(lambda: prepare_texts(train, test, encoder, settings, screen))
         around = replace(marks, before=marks.before + encoder.prompt_tokens)  # of each of the teacher's windows
-        self.teacher = Teacher(original.model, min(original.longest, max_length), around)
+        positions = Positions.said_by(self.student.config)
+        shared = 0.0 if positions.tables else SHARED
+        self.teacher = Teacher(original.model, min(positions.usual, max_length), around, shared)
         for module in (self.student, self.teacher.model):
             cast(nn.Module, module).to(self.device)
         if settings.compile:
             compile_backbone(self.teacher.model, self.device)
             screen.say(compile_backbone(self.student, self.device, training=True))
         screen.say(
-            f"{original.path}: {format_count(self.student.num_parameters())} parameters, reads {original.longest:,} "
+            f"{original.path}: {format_count(self.student.num_parameters())} parameters, reads {positions.usual:,} "
             f"tokens, --task {self.objective.name}; the student {max_length:,}, with "
             f"{attention_of(self.student.config)}; {self.device}, {self.precision}"
         )
         self._compare_first()
+
+    def _keep_weights(self) -> None:
+        """Let only slots be trained, of which there have to be some that are used."""
+        slots, others = split_slot_parameters(self.student)
+        if not (slots and self.options.uses_slots):
+            raise InputError("--slots-only: no text is long enough for slots, or there are none that can be trained")
+        for parameter in others:
+            parameter.requires_grad_(False)
 
     def _compare_first(self) -> None:
         """Score the student before any training, on as many texts as ``--minutes`` has time for."""
@@ -220,7 +237,7 @@ class Adaptation:
             output,
             steps=steps,
             batch_size=self.batch_size,
-            learning_rate=settings.learning_rate,
+            learning_rate=settings.learning_rate or LEARNING_RATE,
             seed=settings.seed,
             device=self.device,
             precision=self.precision,
@@ -241,7 +258,7 @@ class Adaptation:
             eval_dataset=self.texts.validation.windows,
             processing_class=self.original.tokenizer,
             minutes=settings.minutes,
-            slot_learning_rate=settings.slot_learning_rate,
+            slot_learning_rate=settings.slot_learning_rate or SLOT_LEARNING_RATE[settings.slots_only],
             fsdp=settings.fsdp,
         )
 

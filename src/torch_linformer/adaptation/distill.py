@@ -42,8 +42,9 @@ def distill(
     steps: int | None = None,
     minutes: float | None = None,
     batch_size: int | None = None,
-    learning_rate: float = 7e-5,
-    slot_learning_rate: float = 6e-3,
+    slots_only: bool = False,
+    learning_rate: float | None = None,
+    slot_learning_rate: float | None = None,
     seed: int = 0,
     precision: str = "auto",
     device: str = "auto",
@@ -58,7 +59,7 @@ def distill(
 
     is minimized over the real tokens of the texts, with the hidden states h, t of every layer and the embeddings e of
     the last one, and, where there is a head for masked words or labels, the divergence of its predictions. Texts longer
-    than the teacher reads are read by it as overlapping windows.
+    than the teacher reads, or than the ``usual_length`` that ``model`` was made with, are read by it as windows.
 
     Args:
         model: made by ``torch_linformer.linearize``; it is trained in place, in float32, and returned in
@@ -73,8 +74,9 @@ def distill(
         steps: of the training; 1,000, or as many as ``minutes`` allow, if None.
         minutes: that it takes at most.
         batch_size: texts a step; 16, or as few as make 60 steps in ``minutes``, if None.
-        learning_rate: the highest.
-        slot_learning_rate: the highest of what chooses the slots.
+        slots_only: train only the slots; every weight of the original stays, and so does what it makes of short texts.
+        learning_rate: the highest; 7e-5 if None.
+        slot_learning_rate: the highest of what chooses the slots; 6e-3 if None, 0.02 with ``slots_only``.
         seed: of the split and of the order.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         device: ``auto`` takes a GPU if there is one.
@@ -101,6 +103,7 @@ def distill(
         steps=steps,
         minutes=minutes,
         batch_size=batch_size,
+        slots_only=slots_only,
         learning_rate=learning_rate,
         slot_learning_rate=slot_learning_rate,
         seed=seed,
@@ -131,7 +134,7 @@ def distill(
             write_student(original, model, folder)
             write_report(outcome, folder)
         show_adapted(outcome, Path(output), adaptation.screen)
-    cast(nn.Module, model).eval()
+    cast(nn.Module, model).requires_grad_(True).eval()
     return model
 
 

@@ -119,7 +119,9 @@ class DistillationTrainer(RunTrainer):
         if self.optimizer is None:
             kind, options = self.get_optimizer_cls_and_kwargs(self.args)
             new, others = split_slot_parameters(cast(nn.Module, self.model if model is None else model))
-            groups: list[dict[str, Any]] = [{"params": others}]
+            groups: list[dict[str, Any]] = []
+            if any(parameter.requires_grad for parameter in others):
+                groups.append({"params": others})
             if new:
                 groups.append({"params": new, "lr": self.slot_learning_rate})
             self.optimizer = kind(groups, **options)
@@ -152,9 +154,12 @@ class DistillationTrainer(RunTrainer):
         items, of = self.objective.items(part), None if batch is None else self.objective.items(batch)
         of_head = processes.mean_over_all(torch.as_tensor(of_head, device=mask.device), items, of)
         whole, pooling = None if batch is None else batch["attention_mask"], self.objective.pooling
-        return of_head + distillation_loss(
+        loss = of_head + distillation_loss(
             outputs.hidden_states[1:], targets, mask, pooling, variances=variances, batch=whole
         )
+        if not loss.requires_grad:  # only slots are trained, and all of these texts are read exactly
+            loss = loss + 0.0 * sum(x.sum() for x in model.parameters() if x.requires_grad)
+        return loss
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores of the student, which the Trainer asks for between steps."""

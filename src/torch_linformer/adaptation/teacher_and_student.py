@@ -14,7 +14,9 @@ from torch_linformer.encoders.linearize import linearize
 from torch_linformer.errors import InputError
 from torch_linformer.nn.options import default_k
 
-SHARED = 0.5  # of a window that the next one reads too: every token has a quarter of a window on either side
+# Of a window that the next one reads too, so that every token has a quarter of a window on either side. None where
+# positions are learned: those of the student repeat as in windows that are read one after the other.
+SHARED = 0.5
 
 
 @dataclass(frozen=True)
@@ -28,21 +30,22 @@ class Marks:
 class Teacher:
     """Hidden states of the original encoder for texts of any length.
 
-    A text longer than the original reads at once goes through it as overlapping windows, each with the special tokens
-    around it. A token's hidden states come from the window in which it is farthest from the ends; those of the special
-    tokens are means over the windows.
+    A text longer than the original reads at once goes through it as windows, each with the special tokens around it. A
+    token's hidden states come from the window in which it is farthest from the ends; those of the special tokens are
+    means over the windows.
 
     Args:
         model: the original, perhaps with a head; it is frozen.
         longest: tokens that the original reads at once.
         marks: the special tokens around a text.
+        shared: share of a window that the next one reads too.
     """
 
-    def __init__(self, model: PreTrainedModel, longest: int, marks: Marks) -> None:
+    def __init__(self, model: PreTrainedModel, longest: int, marks: Marks, shared: float = SHARED) -> None:
         self.model = model
         cast(nn.Module, model).requires_grad_(False).eval()
         self.encoder: Any = model.base_model
-        self.longest, self.marks = longest, marks
+        self.longest, self.marks, self.shared = longest, marks, shared
 
     @torch.no_grad()
     def hidden_states(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
@@ -70,8 +73,8 @@ class Teacher:
         rows, columns, weights = [], [], []
         for row, length in enumerate(lengths):
             text = torch.arange(length - before - after)
-            last = max(0, len(text) - room)
-            starts = torch.tensor([*range(0, last, max(1, int(room * (1 - SHARED)))), last])
+            last, step = max(0, len(text) - room), max(1, int(room * (1 - self.shared)))
+            starts = torch.tensor([*range(0, last, step), last] if self.shared else [*range(0, last + room, room)])
             distance = torch.minimum(text - starts[:, None], starts[:, None] + room - 1 - text)
             owner = distance.argmax(dim=0)
             for number, start in enumerate(starts.tolist()):
@@ -86,7 +89,9 @@ class Teacher:
         return torch.tensor(rows).unsqueeze(-1), padded[0], padded[1].unsqueeze(-1), padded[2]
 
 
-def build_student(original: PreTrainedModel, settings: AdaptSettings, max_length: int, marks: Marks) -> LinearEncoder:
+def build_student(
+    original: PreTrainedModel, settings: AdaptSettings, max_length: int, marks: Marks, usual_length: int
+) -> LinearEncoder:
     """The original with slots; raises ``InputError`` where K or the exact tokens do not fit."""
     k = default_k(max_length) if settings.k is None else settings.k
     if k > max_length:
@@ -101,8 +106,9 @@ def build_student(original: PreTrainedModel, settings: AdaptSettings, max_length
         student = linearize(
             original,
             k,
-            settings.window or None,
+            settings.window,
             max_length=max_length,
+            usual_length=usual_length,
             exact_first=first,
             exact_last=last,
             exact_below=settings.exact_below,

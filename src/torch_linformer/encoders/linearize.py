@@ -2,7 +2,8 @@
 
 import copy
 import logging
-from dataclasses import asdict
+import math
+from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -26,6 +27,8 @@ from torch_linformer.errors import first_line
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 logger = logging.getLogger(__name__)
+DEFAULT_WINDOW, WIDEST = 128, 512  # tokens: where the original reads all that it can, and at most where it reads less
+FIRST_WEIGHT = 16.0  # tokens that all slots weigh at first; 256 of 8,192 made a copy worse than none (docs/log.md)
 ALL_EXACT = (
     "rows of at most exact_below = %s tokens are read exactly, and this encoder reads %s: slots and window are never "
     "used; take a smaller k, a larger max_length, or exact_below=0"
@@ -35,9 +38,10 @@ ALL_EXACT = (
 def linearize(
     model: Model,
     k: int | None = None,
-    window: int | None = 128,
+    window: int | None = None,
     *,
     max_length: int | None = None,
+    usual_length: int | None = None,
     exact_first: int | None = None,
     exact_last: int | None = None,
     exact_below: int | None = None,
@@ -49,7 +53,8 @@ def linearize(
     with their mass, to the tokens near it, and to the first and last tokens of the text. Layers that were local keep
     their window. All other weights stay, under their names; what is new, ``….linformer.*``, is a little
     more than K × the width of the keys numbers a layer, which begin as means of segments and are to be trained: see
-    ``torch_linformer.distill``.
+    ``torch_linformer.distill``. Where ``max_length`` is more than ``usual_length`` they begin light: all slots of a
+    row of ``max_length`` tokens weigh as much as 16 tokens, so that the copy begins as a reader of windows.
 
     The copy is a deep one, of a class of its own, a subclass of the original's: ``LinearBertModel``.
     ``save_pretrained`` writes a folder that the Auto classes open once ``torch_linformer`` is imported.
@@ -61,14 +66,18 @@ def linearize(
         model: with or without a head; its self-attention is bidirectional and goes through the attention interface of
             transformers, or is MPNet's. It is not changed.
         k: slots K, min(256, max_length / 4) by default; 0 for none.
-        window: tokens near each that it sees themselves, half of them on either side; None for none.
+        window: tokens near each that it sees themselves, half of them on either side; ``usual_length``, or 128 without
+            one, by default; 0 for none.
         max_length: tokens read at once, by default as many as the original reads. Learned positions beyond those
-            repeat the original's; rotary ones go on, beyond what they were trained for.
+            repeat the original's, as in windows of ``usual_length`` tokens that are read one after the other; rotary
+            ones go on, beyond what they were trained for.
+        usual_length: tokens that the original reads at once as it is used, special tokens included, if they are fewer
+            than it has learned positions (sentence-transformers' ``max_seq_length``): later ones were hardly trained.
         exact_first: the first tokens, which all others see themselves; by default ``[CLS]``, or the class token and
             registers of an image.
         exact_last: the last ones; by default ``[SEP]``.
-        exact_below: rows of at most this many tokens attend to all of them, as in the original; 2 K + window by
-            default, where slots and window cost as many products; 0 for none.
+        exact_below: rows of at most this many tokens attend to all of them, as in the original; by default
+            2 K + window, where slots and window cost as many products, and at most ``usual_length``; 0 for none.
         projection: ``dynamic``, or ``mean`` for slots that are means of equal segments, with nothing to learn.
 
     Raises:
@@ -103,22 +112,40 @@ def linearize(
             first, last = special_tokens(base)
             options = LinearOptions(
                 k=cast(int, k),
-                window=window,
+                window=(DEFAULT_WINDOW if window is None else window) or None,
                 exact_first=first if exact_first is None else exact_first,
                 exact_last=last if exact_last is None else exact_last,
                 exact_below=exact_below,
                 projection=projection,
                 max_length=positions.longest if max_length is None else max_length,
             )
+            usual = positions.longest if usual_length is None else usual_length
+            if not first + last < usual <= positions.longest:
+                raise ValueError(
+                    f"usual_length must lie between {first + last + 1} and the {positions.longest:,} tokens that it "
+                    f"can read, got {usual_length}"
+                )
+            if usual < min(positions.longest, options.max_length):
+                if window is None:
+                    options = replace(options, window=min(usual, WIDEST))
+                if exact_below is None:
+                    options = replace(options, exact_below=min(2 * options.k + (options.window or 0), usual))
             config = linear.config
             config.__class__ = linear_config(body_of(type(model)))
             config.linformer = {
                 "attentions": {key: list(x) for key, x in attentions.items()},
                 "options": asdict(options),
             }
+            if positions.tables:  # later ones are as if they were not there
+                setattr(config, FIELD, getattr(config, FIELD) - positions.longest + usual)
+            positions = replace(positions, longest=usual, usual=usual)
             config.positions, config.pooling = {**asdict(positions), "tables": list(positions.tables)}, "mean"
             linear.__class__ = linear_class(type(model))
             _set_options(linear, options)
+            if options.max_length > usual:
+                for name, parameter in linear.named_parameters():
+                    if name.endswith("slot_terms.mass"):
+                        nn.init.constant_(parameter, math.log(FIRST_WEIGHT / options.max_length))
             prove(model, linear)
     except ValueError as error:
         raise ValueError(f"{name} ({model.config.model_type}): {first_line(error)}") from error
@@ -147,7 +174,7 @@ def _copy_of(model: PreTrainedModel) -> Any:
 def _set_options(linear: Any, options: LinearOptions) -> None:
     base, positions = base_of(linear), Positions.of(base_of(linear))
     config = linear.config.with_options(options)
-    set_length(base, positions, options.max_length, lambda: type(base)(copy.deepcopy(config)))
+    set_length(base, positions, options.max_length, special_tokens(base), lambda: type(base)(copy.deepcopy(config)))
     for name in ("linformer", "positions", *([FIELD] if positions.tables else [])):
         setattr(linear.config, name, getattr(config, name))
     for name in linear.config.attentions:  # some have a configuration of their own

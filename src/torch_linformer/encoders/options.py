@@ -56,7 +56,7 @@ class LinearOptions:
         if self.k > self.max_length:
             raise ValueError(f"k must be at most the {self.max_length:,} tokens read at once, got {self.k}")
         if self.k == 0 and self.window is None:
-            raise ValueError("k=0 leaves only the window, and window=None leaves nothing to attend to")
+            raise ValueError("k=0 leaves only the window, and without a window nothing is left to attend to")
 
     def local(self, reach: int) -> "LinearOptions":
         """Those of a layer whose queries see the positions at most ``reach`` away, and nothing else."""

@@ -23,11 +23,13 @@ class Positions:
 
     Attributes:
         longest: tokens that it reads at once.
+        usual: tokens that the original reads at once as it is used, whose positions are repeated beyond them.
         offset: rows of a table before that of the first token: RoBERTa's kin keep some for padding, BART's two.
         tables: names of the tables of positions, in the base model; none for positions that go on by themselves.
     """
 
     longest: int
+    usual: int
     offset: int = 0
     tables: tuple[str, ...] = ()
 
@@ -42,7 +44,7 @@ class Positions:
             return cls.said_by(config)
         longest = getattr(config, FIELD, None) or UNLIMITED
         if base.main_input_name != "input_ids":
-            return cls(longest)
+            return cls(longest, longest)
         names = {
             table.data_ptr(): name
             for name, table in nn.Module.state_dict(base, keep_vars=True).items()
@@ -59,8 +61,8 @@ class Positions:
                 offsets[names[table.data_ptr()]] = start
                 rows.append(len(table) - start)
         if not offsets:
-            return cls(longest)
-        return cls(min(rows), max(offsets.values()), tuple(offsets))
+            return cls(longest, longest)
+        return cls(min(rows), min(rows), max(offsets.values()), tuple(offsets))
 
     @classmethod
     def said_by(cls, config: Any) -> "Positions":
@@ -71,7 +73,7 @@ class Positions:
         """
         try:
             said = cls(**{**config.positions, "tables": tuple(config.positions["tables"])})
-            numbers, names = (said.longest, said.offset), said.tables
+            numbers, names = (said.longest, said.usual, said.offset), said.tables
             is_whole = all(type(x) is int and x >= 0 for x in numbers) and all(isinstance(x, str) for x in names)
         except (KeyError, TypeError):  # whatever stands there instead
             is_whole = False
@@ -100,26 +102,36 @@ def _stop(*args: Any, **kwargs: Any) -> Any:
 
 
 def set_length(
-    base: PreTrainedModel, positions: Positions, length: int, new_model: Callable[[], PreTrainedModel]
+    base: PreTrainedModel,
+    positions: Positions,
+    length: int,
+    marks: tuple[int, int],
+    new_model: Callable[[], PreTrainedModel],
 ) -> None:
     """Let the tables of an encoder have the positions of ``length`` tokens, and no more.
 
-    A table that is learned repeats: its rows, but not those before the first token, follow again. One that is computed,
-    which training leaves as it is, becomes what it is in ``new_model()``, of the configuration for that length.
+    A table that is learned repeats as if the text were read in windows of ``usual`` tokens one after the other, with
+    ``marks`` special tokens before and after each: the rows of a window without those of its marks follow again. So a
+    token has the position that it has in its window. A table that is computed, which training leaves as it is, becomes
+    what it is in ``new_model()``, of the configuration for that length.
     """
-    if not positions.tables or length == positions.longest:
+    if not positions.tables:
         return
     for name in positions.tables:
         place, _, own_name = name.rpartition(".")
         module, table = base.get_submodule(place), nn.Module.state_dict(base, keep_vars=True)[name]
         numbers, kept = table.detach(), positions.offset
-        repeated = torch.arange(length, device=table.device) % positions.longest
+        rows, first = torch.arange(length, device=table.device), marks[0]
+        room = max(1, positions.usual - sum(marks))
+        repeated = torch.where(rows < positions.longest, rows, (rows - first) % room + first)
         grown = torch.cat([numbers[:kept], numbers[kept:][repeated]])
         if not table.requires_grad:
             computed = nn.Module.state_dict(new_model())[name].to(table)
-            rows = min(len(computed), len(table))
-            if len(computed) == len(grown) and torch.equal(computed[:rows], table[:rows]):
+            shared = min(len(computed), len(table))
+            if len(computed) == len(grown) and torch.equal(computed[:shared], table[:shared]):
                 grown = computed
+        if torch.equal(grown, table):
+            continue
         is_parameter = isinstance(table, nn.Parameter)
         setattr(module, own_name, nn.Parameter(grown, table.requires_grad) if is_parameter else grown)
         if isinstance(module, nn.Embedding):

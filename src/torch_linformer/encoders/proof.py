@@ -36,7 +36,8 @@ def prove(original: PreTrainedModel, linear: LinearEncoder) -> None:
     contexts = {name: x for name, x in bases[1].named_modules() if isinstance(x, EncoderContext)}
     windows = [x.window for x in contexts.values() if x.is_local and x.window]
     longest, is_text = linear.config.longest_input, bases[0].main_input_name == "input_ids"
-    length = min(longest, TOKENS + max([getattr(original.config, "sliding_window", None) or 0, *windows]))
+    usual = Positions.said_by(linear.config).usual
+    length = min(longest, usual, TOKENS + max([getattr(original.config, "sliding_window", None) or 0, *windows]))
     inputs: dict[str, Any] = dict(example_inputs(bases[0], length, rows=2))
     mask = torch.ones(0)
     if is_text:

@@ -27,11 +27,11 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_files import check_model
 from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.opening.pretrained import UNUSED, open_by
+from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.model_settings import ModelSettings
 
-LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
 READ_WINDOW = 256  # tokens that an encoder reads at once, where it reads in windows
 Say = Callable[[str], None]
 FIELDS: dict[Place, tuple[str, ...]] = {
@@ -86,16 +86,22 @@ def _opened(first: FirstModel, auto: Any, say: Say) -> PreTrainedModel:
 
 def _linear(encoder: PreTrainedModel, source: str, settings: ModelSettings, say: Say) -> LinearEncoder:
     """A linear encoder of one that is not, with the slots and the window of the settings."""
+    longest = Positions.of(base_of(encoder)).longest
+    usual = sentence_settings(source).longest(longest)
     linear = linearize(
         encoder,
         k=None if settings.k is None else int(settings.k),
-        window=LINEAR_WINDOW if settings.window is None else settings.window or None,
+        window=settings.window,
         max_length=settings.length,
+        usual_length=usual,
     )
     saved = (encoder.config.architectures or [type(encoder).__name__])[0]
     kept = "" if settings.task == "mlm" or saved == type(encoder).__name__ else f", without the head of {saved}"
     what = f"{type(encoder).__name__}{kept}, made linear here"
-    say(f"{source}: {what}, not distilled: linformer adapt first keeps more of it")
+    if usual < min(longest, settings.length):
+        say(f"{source}: {what}, begins as a reader of windows of {usual} tokens, which its folder says it is used with")
+    else:
+        say(f"{source}: {what}, not distilled: linformer adapt first keeps more of it")
     return cast(LinearEncoder, linear)
 
 
