@@ -17,7 +17,7 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from torch_linformer.models.lexical_parts import NOTHING, LexicalVector
+from torch_linformer.models.lexical_vector import NOTHING, LexicalVector
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 

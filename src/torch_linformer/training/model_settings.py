@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError
-from torch_linformer.opening.named_encoders import encoder_folder
+from torch_linformer.opening.named_encoders import encoder_folder, is_installed
 from torch_linformer.training.data_settings import DataSettings
 from torch_linformer.training.run_options import OF_LINFORMER, OF_NEW_MODELS, OF_STEPS, OF_TASKS, TASKS, option
 from torch_linformer.training.sizes import SIZES, numbers_of_slots, suggested_k
@@ -18,6 +18,9 @@ MAX_LENGTH = 2048
 MAX_TARGET_LENGTH = 256
 DECODER_SLOTS = 16  # of the target so far, in addition to its window
 WINDOW = 64  # tokens of the local window of a new causal model
+PRETRAINED, NEW = "minilm", "none"  # what --from is where nobody says, and what it is for no model
+READ_WINDOW = 256  # tokens: more of a document find it better, and more at once do not (docs/documents.md)
+READ_LENGTH = 32_768  # tokens of a document that is read in windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +29,13 @@ class ModelSettings(DataSettings):
 
     from_model: str | None = option(
         None,
-        "model to start from: a folder of train or adapt, or any encoder (folder, hub name, minilm), made linear",
+        "model to start from: a folder of train or adapt, or any encoder (folder, hub name, minilm), made linear; none "
+        "for a new one  [embed: minilm, where it is installed]",
     )
-    freeze: bool = option(
-        False, "freeze all weights of --from and fit only a head, in one pass over the documents: much faster on a CPU"
+    freeze: bool | None = option(
+        None,
+        "freeze all weights of --from and fit only a head, or for embed words and a map of vectors, in one pass over the "
+        "documents: much faster on a CPU  [embed: yes]",
     )
     freeze_layers: int = option(0, "freeze the embeddings and the lowest N layers of --from: faster steps")
     tokenizer: str = option(
@@ -85,10 +91,10 @@ class ModelSettings(DataSettings):
     lexical: str = option(
         "auto", "add a TF-IDF head to the model; auto: where it helps on the validation set", ("auto", "always", "none")
     )
-    lexical_width: int = option(4096, "embed: dimensions of the word sketch that is appended to a vector")
+    lexical_width: int = option(8192, "embed: dimensions of the word sketch that is appended to a vector")
     vectors: int = option(1, "embed: vectors of a document at most, of which the one nearest to a query counts")
     read_window: int | None = option(
-        None, "embed: tokens that the encoder reads at once, window by window, for --vectors or --freeze  [all]"
+        None, "embed: tokens that the encoder reads at once, window by window; 0 for all  [with --freeze 256]"
     )
     size: str = option("tiny", "size of a new model; base has the dimensions of RoBERTa-base", tuple(SIZES))
     class_weights: str = option(
@@ -98,8 +104,16 @@ class ModelSettings(DataSettings):
     @classmethod
     def of(cls, **options: Any) -> Self:
         """K becomes the numbers and not the file: a run resumes as what it is, even if the file has changed by then."""
+        if options.get("task") == "embed":
+            options.setdefault("from_model", PRETRAINED if is_installed(PRETRAINED) else None)
+        if options.get("from_model") == NEW:
+            options["from_model"] = None
         if options.get("from_model") is not None:
             options["from_model"] = encoder_folder(options["from_model"])
+            if options.get("task") == "embed":
+                options.setdefault("freeze", True)
+        if options.get("task") == "embed" and options.get("freeze"):
+            options.setdefault("read_window", READ_WINDOW)
         k = options.get("k")
         if isinstance(k, str) and k.startswith("@") and not options.get("from_model"):
             others = cls(**{**options, "k": None})

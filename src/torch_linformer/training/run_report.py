@@ -1,6 +1,6 @@
 """What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and tables."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Outcome:
     lexical: Weighing | None
     calibration: Calibration | None
     baselines: dict[str, dict[str, Any]]
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     costs: tuple[Cost, Cost] | None
     history: list[dict[str, Any]]
     num_tokens: np.ndarray
@@ -189,7 +190,7 @@ def _scores(outcome: Outcome) -> Section:
         scores |= {
             PARTS[name].format(part): scores_of_part for name, scores_of_part in outcome.parts.items() if name != itself
         }
-    scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
+    scores |= outcome.variants | {BASELINES[name]: row for name, row in outcome.baselines.items()}
     fewest = min((row["numbers"] for row in outcome.baselines.values() if "numbers" in row), key=len, default=())
     if 0 < len(fewest) < len(outcome.splits.test):  # the model, too, is compared by what those documents add
         same = {score: np.asarray(rows)[fewest].sum(axis=0) for score, rows in outcome.scores["tallies"].items()}

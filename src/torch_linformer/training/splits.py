@@ -75,7 +75,8 @@ def load_splits(settings: DataSettings) -> Splits:
     if settings.task == "token-classify":
         warnings.extend([NUMBERED] if are_numbers(names) else [])
         notes.extend(divided_otherwise(train))
-    train, validation, test = (_without_groups(part) for part in (train, validation, test))
+    if settings.task != "embed":  # which learns on folds of groups
+        train, validation, test = (_without_groups(part) for part in (train, validation, test))
     return Splits(
         train,
         validation,

@@ -66,7 +66,7 @@ class TrainSettings(ModelSettings):
         least = {"context_parallel": 1, "max_length": 4, "max_target_length": 4}
         least |= dict.fromkeys(("stride", "max_errors", "patience", "freeze_layers", "window"), 0)
         least |= dict.fromkeys(("exact_first", "exact_last"), 0)
-        least |= {"vectors": 1, "read_window": 16}
+        least |= {"vectors": 1, "read_window": 16 if self.read_window else 0}
         check_options(self, (*lengths, "epochs", "max_steps", "minutes", "learning_rate"), least)
         if self.report_to is not None and find_spec(self.report_to) is None:
             raise InputError(
@@ -106,10 +106,12 @@ class TrainSettings(ModelSettings):
         if self.from_model and name in OF_NEW_MODELS:
             raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
         if self.freeze and name in OF_STEPS:
-            raise InputError(f"{flag(name)} has no effect with --freeze, which fits a head in one go: leave it out")
+            raise InputError(
+                f"{flag(name)} has no effect with --freeze, which fits all in one go: leave it out, or give --no-freeze"
+            )
         if self.attention == "full" and name in OF_LINFORMER:
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
-        if name == "read_window" and self.vectors == 1 and not self.freeze:
+        if name == "read_window" and self.read_window and self.vectors == 1 and not self.freeze:
             raise InputError(f"--read-window {self.read_window} goes with --vectors or --freeze: leave it out")
         if name == "lexical_width" and self.lexical == "none":
             raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")

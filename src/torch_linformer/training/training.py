@@ -26,8 +26,8 @@ from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.encoder_baselines import embedder_baselines, encoder_baselines
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
-from torch_linformer.training.fitted_pieces import fit_pieces
 from torch_linformer.training.fitting import fit
+from torch_linformer.training.frozen_search import FrozenSearch, learn_search
 from torch_linformer.training.initial_model import build_model, has_new_head
 from torch_linformer.training.lexical import (
     HeadFits,
@@ -41,7 +41,7 @@ from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
 from torch_linformer.training.new_model import add_latent_semantics
 from torch_linformer.training.prepared import EVALUATIONS, prepare
 from torch_linformer.training.run_report import Outcome
-from torch_linformer.training.search_parts import fitted_vector, weigh_vectors
+from torch_linformer.training.search_parts import weigh_vectors
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention, step_of
 from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
@@ -143,11 +143,15 @@ class Training:
             command: the command line, for the report.
         """
         self._begin()
-        heads = self._lexical_heads()
+        rows, search, heads = self.settings.batch_size, None, self._lexical_heads()
         if isinstance(self.task, Retrieval):
             self.task.vectors.to(self.device)
-        spent, rows = self._fit()
-        lexical = self._weigh_lexical_part(heads)
+        if isinstance(self.task, Retrieval) and self.settings.freeze:
+            search = self._search()
+            spent, lexical = search.spent, search.weighing
+        else:
+            spent, rows = self._fit()
+            lexical = self._weigh_lexical_part(heads)
         scores, calibration = self._score(lexical)
         if not processes.is_main():
             return None
@@ -166,7 +170,8 @@ class Training:
             scores=scores,
             lexical=lexical,
             calibration=calibration,
-            baselines=self._baselines(spent) if settings.baseline else {},
+            baselines=self._baselines(spent, search) if settings.baseline else {},
+            variants=search.variants if search else {},
             costs=measure_beside_full_attention(self.step(rows)) if settings.probe else None,
             history=self.trainer.state.log_history,
             num_tokens=self.data.train.num_tokens,
@@ -193,9 +198,6 @@ class Training:
         """Train the weights that are not frozen; what it took, and how many rows are computed at once."""
         settings, data, trainer, rows = self.settings, self.data, self.trainer, self.settings.batch_size
         seconds = 60 * (settings.minutes or math.inf)
-        if settings.freeze and isinstance(self.task, Retrieval):
-            source = cast(FirstModel, self.first).source
-            return fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen, seconds), rows
         if settings.freeze:
             return fit_head(trainer, data.train, data.validation, self.screen, seconds=seconds), rows
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
@@ -210,6 +212,22 @@ class Training:
             # A forward pass takes a third of a step.
             fit_first_head(trainer, data.train, data.validation, self.screen, size.seconds / size.texts / 3)
         return fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted), rows
+
+    def _search(self) -> FrozenSearch:
+        """What is learned of documents that an encoder reads once."""
+        settings, data = self.settings, self.data
+        return learn_search(
+            cast(RetrievalTrainer, self.trainer),
+            data.train,
+            data.validation,
+            data.test,
+            cast(FirstModel, self.first).source,
+            self.screen,
+            width=settings.lexical_width,
+            words=settings.lexical,
+            seconds=60 * (settings.minutes or math.inf),
+            compared=settings.baseline,
+        )
 
     @property
     def _has_new_head(self) -> bool:
@@ -243,10 +261,8 @@ class Training:
         always = settings.lexical == "always"
         if isinstance(task, Retrieval):
             self.screen.say("fitting the lexical part of vectors and weighing it")
-            channels, encoder = int(self.model.config.hidden_size), task.encoder(settings.length)
-            words = fitted_vector(task, data.splits.train, encoder, channels, settings.lexical_width, settings.seed)
-            trainer = cast(RetrievalTrainer, self.trainer)
-            weighing = weigh_vectors(trainer, words, data.validation, data.test, always=always)
+            trainer, train = cast(RetrievalTrainer, self.trainer), data.splits.train
+            weighing = weigh_vectors(trainer, train, data.validation, data.test, settings.lexical_width, always=always)
         else:
             assert heads is not None
             give_head(cast(LinformerForSequenceClassification, self.model), cast(WholeDocuments, task), heads.first)
@@ -268,14 +284,16 @@ class Training:
             return calibration.scores, calibration
         return trainer.scores_of(data.test) if lexical is None else lexical.scores, None
 
-    def _baselines(self, spent: Spent) -> dict[str, dict[str, Any]]:
+    def _baselines(self, spent: Spent, search: FrozenSearch | None) -> dict[str, dict[str, Any]]:
         """What the model must beat, which of an encoder is also what it was before."""
         splits, seed = self.data.splits, self.settings.seed
         baselines = self.task.baselines(splits.train, splits.validation, splits.test, seed)
         if self.first is None:
             return baselines
         source, seconds = self.first.source, spent.all_seconds
-        if isinstance(self.task, Retrieval):
+        if search is not None and search.baselines:
+            baselines |= search.baselines
+        elif isinstance(self.task, Retrieval):
             baselines |= embedder_baselines(source, splits.test, self.device, self.precision)
         if isinstance(self.task, Classification):
             baselines |= encoder_baselines(
