@@ -133,7 +133,7 @@ class PieceVectors(SavedModule):
         for ids, real in zip(input_ids, attention_mask != 0, strict=True):
             row = ids[real]
             text = row[len(before) : max(len(before), len(row) - len(after))]
-            parts = [torch.cat([before, part, after]) for part in text.split(self.room)] or [row]
+            parts = [torch.cat([before, part, after]) for part in torch.split(text, self.room)] or [row]
             windows += parts
             counts.append(len(parts))
         means: list[Tensor] = []
@@ -145,7 +145,7 @@ class PieceVectors(SavedModule):
             tokens = mask.sum(dim=1, keepdim=True)
             sums = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0).sum(dim=1)
             means.append(torch.cat([sums / tokens.clamp(min=1), tokens], dim=1))
-        return list(torch.cat(means).split(counts))
+        return list(torch.split(torch.cat(means), counts))
 
     def of_windows(self, windows: Sequence[Tensor]) -> Tensor:
         """The vectors of rows, from what :meth:`windows` gives of each."""
@@ -159,7 +159,7 @@ class PieceVectors(SavedModule):
         return F.normalize(F.linear(joined, self.map.weight, self.map.bias), dim=-1)
 
     def joined(self, means: Tensor, tokens: Tensor, number: Tensor) -> Tensor:
-        """u ``(B, M, C)`` of the means ``(B, W, C)`` of parts of rows, which have so many tokens, in ``number`` pieces."""
+        """u ``(B, M, C)`` of the means ``(B, W, C)`` of parts of rows with so many tokens, in ``number`` pieces."""
         real = tokens > 0
         piece = (real.cumsum(dim=1) - 1) * number // real.sum(dim=1, keepdim=True).clamp(min=1)
         members = F.one_hot(piece.clamp(min=0), self.most).to(means.dtype) * tokens.unsqueeze(-1)

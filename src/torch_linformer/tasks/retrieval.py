@@ -155,10 +155,24 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
             + share * (words_of_queries[begin:end] @ words_of_documents.T).toarray()
         )
 
+    def hits(self, vectors: Tensor, documents: Dataset) -> list[tuple[str, list[str]]]:
+        """Three of the queries of documents, evenly drawn, and their first three hits, as lines."""
+        asked, found = queries_of(documents), []
+        similarities = self.similarities(vectors, documents)
+        for query in sorted({len(asked) * part // 6 for part in (1, 3, 5)}) if asked else ():
+            scores, lines = np.asarray(similarities(query, query + 1))[0], []
+            for hit in np.argsort(-scores, kind="stable")[:3].tolist():
+                document = documents[hit]
+                name = document.get("name", " ".join(document["text"].split())[:60])
+                lines.append(f"{scores[hit]:.3f}  {name}{'  (its own)' * (asked[query] in document['queries'])}")
+            found.append((asked[query], lines))
+        return found
+
     def words(self, documents: Dataset) -> tuple[Any, Any]:
         """The :func:`word_rows` of documents and of what asks for them."""
         lexical = cast(LexicalVector, self.vectors.lexical).cpu()
-        return tuple(word_rows(lexical, counts) for counts in self.counts(lexical, documents))  # type: ignore[return-value]
+        of_documents, of_queries = self.counts(lexical, documents)
+        return word_rows(lexical, of_documents), word_rows(lexical, of_queries)
 
     def counts(self, lexical: LexicalVector, documents: Dataset) -> tuple[Any, Any]:
         """The :func:`counts_of` documents and of what asks for them, all of each text."""

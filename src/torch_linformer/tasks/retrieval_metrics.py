@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import bm25s
 import numpy as np
@@ -51,8 +51,18 @@ class Judgments:
         candidates = self.itself[queries, None] != np.arange(self.members.shape[0])
         return self.members[:, self.queries[queries]].T.toarray() & candidates, candidates
 
+    @property
+    def first(self) -> np.ndarray:
+        """The number of a document that each query should find; of one that has none any."""
+        relevant, _ = self.of(np.arange(len(self.queries)))
+        return cast(np.ndarray, relevant.argmax(axis=1))
+
+    def of_queries(self, queries: np.ndarray) -> "Judgments":
+        """Those of some queries, by their numbers or a mask."""
+        return Judgments(self.members, self.queries[queries], self.itself[queries])
+
     def among(self, documents: np.ndarray, queries: np.ndarray | None = None) -> "Judgments":
-        """The same of some documents only, by their numbers, and of some queries, all of them if None."""
+        """Those of some documents only, by their numbers, and of some queries, all of them if None."""
         places = np.full(self.members.shape[0] + 1, -1)
         places[documents] = np.arange(len(documents))  # the last one stays −1, for a query that is no document
         queries = np.arange(len(self.queries)) if queries is None else queries

@@ -52,7 +52,7 @@ def lessons_of(chunks: Sequence[Tensor], queries: Tensor, documents: int, seed: 
 def best_chunks(asking: Tensor, chunks: Tensor, counts: Sequence[int]) -> Tensor:
     """How near the best chunk of each document is to vectors ``(Q, C)``: ``(Q, D)``."""
     places = np.cumsum([0, *counts[:-1]])
-    parts = [np.maximum.reduceat((some @ chunks.T).numpy(), places, axis=1) for some in asking.split(AT_ONCE)]
+    parts = [np.maximum.reduceat((some @ chunks.T).numpy(), places, axis=1) for some in torch.split(asking, AT_ONCE)]
     return torch.from_numpy(np.concatenate(parts))
 
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ from torch_linformer.training.search_parts import (
     LEARNED,
     MAPPED,
     Choice,
+    Fold,
     Search,
     choose,
     fitted_words,
@@ -46,16 +48,17 @@ OTHER = {1: 8}  # vectors of a document beside which a report shows a model of s
 
 
 class FrozenSearch(NamedTuple):
-    """What was learned, beside what simple methods and other numbers of vectors score on the test documents."""
+    """What was learned, what simple methods and another number of vectors score on the test documents, and examples."""
 
     spent: Spent
     weighing: Weighing
     baselines: dict[str, dict[str, Any]]
     variants: dict[str, dict[str, Any]]
+    hits: list[tuple[str, list[str]]]
 
 
 class _Read(NamedTuple):
-    """Examples and what an encoder makes of them: windows of each row, or where it reads rows at once, their vectors."""
+    """Examples and what an encoder makes of them: windows of each row, or vectors where it reads rows at once."""
 
     examples: Examples
     windows: list[Tensor] | None
@@ -115,38 +118,46 @@ def learn_search(
     spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(known.windows["length"][:]))))
     sources = [known.documents, test.documents]
     lexical, counts = (None, None) if words == "none" else fitted_words(task, sources, pieces.channels, width)
+    lessons = _lessons(trainer, read, source)
 
-    def learned(most: int, say: Any) -> tuple[PieceVectors, Weighing, list[Choice]]:
+    def learned(most: int, folds: Any = None) -> _Learned:
         own = PieceVectors(**{**pieces.options, "most": most})
-        search = Search(
-            known.documents, read.by(own), None if counts is None else counts[0], _lessons(trainer, read, source)
+        search = Search(known.documents, read.by(own), None if counts is None else counts[0], lessons)
+        return _learn(
+            task, search, own, lexical, counts, tested, screen.say, folds, always=words == "always", seed=seed
         )
-        return _learn(task, search, own, lexical, counts, tested, say, always=words == "always", seed=seed)
 
-    variants = {}
+    variants: dict[str, dict[str, Any]] = {}
+    folds = None
     if compared and read.windows is not None and lexical is not None:
         other = OTHER.get(pieces.most, 1)
-        variants[f"{other} vector{'s' * (other > 1)} of a document, with words"] = learned(other, _nothing)[1].scores
-        task.vectors.lexical = None
-    fitted, weighing, tried = learned(pieces.most, screen.say)
+        beside = learned(other)
+        variants[f"{other} vector{'s' * (other > 1)} of a document, with words"] = beside.weighing.scores
+        folds, task.vectors.lexical = beside.folds, None
+    fitted, weighing, choice, tried, _ = learned(pieces.most, folds)
     with torch.no_grad():
         pieces.map.load_state_dict(fitted.map.state_dict())
     pieces.to(trainer.args.device)
-    best = max(tried, key=lambda choice: choice.score)
     scores = ", ".join(f"{choice} {choice.score:.3f}" for choice in tried)
     screen.say(f"nDCG@10 of queries that nothing was learned from ({FOLDS} folds): {scores}")
-    screen.say(
-        f"kept: {best}; learned from {len(sources[0]):,} documents in {format_duration(time.monotonic() - begin)}"
-    )
+    took = format_duration(time.monotonic() - begin)
+    screen.say(f"kept: {choice}, share of words {choice.share:.2f}; {len(sources[0]):,} documents, {took}")
     baselines = {}
     if compared and tested.windows is not None:
         baselines = chunk_baselines(test.documents, tested.windows)
     spent = Spent(time.monotonic() - begin, spent.tokens)
-    return FrozenSearch(spent, weighing, baselines, variants)
+    with torch.no_grad():
+        vectors = tested.by(pieces)  # with the map that was learned
+    hits = task.hits(vectors, test.documents)
+    return FrozenSearch(spent, weighing, baselines, variants, hits)
 
 
-def _nothing(sentence: str) -> None:
-    """Where a second model is learned nobody has to be told of it."""
+class _Learned(NamedTuple):
+    pieces: PieceVectors
+    weighing: Weighing
+    choice: Choice
+    tried: list[Choice]
+    folds: tuple[list[Fold], list[Fold]]
 
 
 def _learn(
@@ -157,31 +168,34 @@ def _learn(
     counts: list[tuple[Any, Any]] | None,
     tested: _Read,
     say: Any,
+    folds: tuple[list[Fold], list[Fold]] | None,
     *,
     always: bool,
     seed: int,
-) -> tuple[PieceVectors, Weighing, list[Choice]]:
+) -> _Learned:
     """The parts that win on folds, learned from all documents, and what they score on the test documents."""
     all_counts = None if counts is None else sparse.vstack([documents for documents, _ in counts]).tocsr()
     fold_of = search.folds(seed)
     splits = [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in np.unique(fold_of)]
-    exact, sketched = folds_of(search, splits, lexical, all_counts, pieces, seed, say)
+    exact, sketched = folds_of(search, splits, lexical, all_counts, pieces, seed, say, folds)
     choice, tried = choose(exact, always)
     judgments = judgments_of(search.documents)
     theta = None
     if choice.words == LEARNED and lexical is not None and counts is not None:
-        theta = learn_weights(*(word_rows(lexical, part) for part in counts[0]), judgments, seed)
+        of_documents, of_queries = (word_rows(lexical, part) for part in counts[0])
+        theta = learn_weights(of_documents, of_queries, judgments, seed)
     give_words(task, lexical, all_counts, choice, sketched, theta)
     vectors = tested.by(pieces)
     if choice.vectors == MAPPED:
         everything = np.arange(len(search.documents))
         pieces = learned_map(pieces, search, everything, np.arange(len(judgments.queries)), seed)
         vectors = pieces.mapped(vectors)
-    return pieces, weighing_of(task, choice, tried, vectors, tested.examples.documents), tried
+    weighing = weighing_of(task, choice, tried, vectors, tested.examples.documents)
+    return _Learned(pieces, weighing, choice, tried, (exact, sketched))
 
 
 def chunk_baselines(documents: Dataset, windows: list[Tensor]) -> dict[str, dict[str, Any]]:
-    """Scores of the encoder's first window, of the mean of its windows, and of the best, by themselves and with words."""
+    """Scores of an encoder's first window, of the mean of its windows, and of the best; alone, and with TF-IDF."""
     judgments = judgments_of(documents)
     chunks = [F.normalize(row[:, :-1], dim=-1) for row in windows]
     first = torch.stack([row[0] for row in chunks])
@@ -210,7 +224,9 @@ def _read(
         return [_Read(part, None, torch.from_numpy(np.asarray(trainer.answers_to(part)))) for part in parts]
     rows = [cast(Dataset, part.windows)["input_ids"][:] for part in parts]
     device, precision = str(trainer.args.device), precision_of(trainer.args)
-    windows = windows_of_rows(cast(Any, trainer.model), pieces, sum(rows, []), device, precision, screen)
+    windows = windows_of_rows(
+        cast(Any, trainer.model), pieces, list(chain.from_iterable(rows)), device, precision, screen
+    )
     reads = []
     for part, own in zip(parts, rows, strict=True):
         reads.append(_Read(part, windows[: len(own)], None))
@@ -230,8 +246,8 @@ def _lessons(trainer: RetrievalTrainer, read: _Read, source: str) -> Lessons | N
     if original is None:
         return None
     queries = original.means if original.queries is None else original.queries
-    chunks = torch.from_numpy(original.chunks).float().tensor_split(torch.from_numpy(original.first[1:]))
-    return lessons_of(list(chunks), torch.from_numpy(queries).float(), most, seed)
+    by_document = torch.from_numpy(original.chunks).float().tensor_split(torch.from_numpy(original.first[1:]))
+    return lessons_of(by_document, torch.from_numpy(queries).float(), most, seed)
 
 
 def _together(one: Examples, other: Examples) -> Examples:

@@ -67,7 +67,7 @@ def windows_of_rows(
         temporary = path.with_suffix(f".{os.getpid()}")
         save_file(kept, temporary)
         temporary.replace(path)
-    by_row = dict(zip(distinct, kept["windows"].split(kept["counts"].tolist()), strict=True))
+    by_row = dict(zip(distinct, torch.split(kept["windows"], kept["counts"].tolist()), strict=True))
     return [by_row[row] for row in encoded]
 
 

@@ -34,8 +34,8 @@ class ModelSettings(DataSettings):
     )
     freeze: bool | None = option(
         None,
-        "freeze all weights of --from and fit only a head, or for embed words and a map of vectors, in one pass over the "
-        "documents: much faster on a CPU  [embed: yes]",
+        "freeze all weights of --from and fit only a head, in one pass over the documents: much faster on a CPU  "
+        "[embed: yes]",
     )
     freeze_layers: int = option(0, "freeze the embeddings and the lowest N layers of --from: faster steps")
     tokenizer: str = option(

@@ -17,6 +17,7 @@ from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.tasks.lexical_vector_fit import MOST_DOCUMENTS, fit_vector, learn_weights, surprise
 from torch_linformer.tasks.retrieval import Retrieval, asked_of, judgments_of
 from torch_linformer.tasks.retrieval_metrics import SCALE, Judgments, retrieval_metrics
+from torch_linformer.tasks.tallies import is_more_than_chance
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.word_rows import know_words, sketches_of, word_rows
 from torch_linformer.training.fitted_pieces import Lessons, fit_map
@@ -31,17 +32,27 @@ AS_READ, MAPPED = "as read", "mapped"  # vectors
 
 
 class Choice(NamedTuple):
-    """Which words and which vectors a search has, and their factors; 0 for what it has not."""
+    """Which words and which vectors a search has, their factors, 0 for what it has not, and nDCG@10 of each query."""
 
     words: str
     vectors: str
     factors: tuple[float, float]
-    score: float
+    gains: np.ndarray
 
     @property
     def share(self) -> float:
         """That of words, from 0 to 1."""
         return self.factors[0] / sum(self.factors)
+
+    @property
+    def score(self) -> float:
+        """nDCG@10."""
+        return float(self.gains.mean())
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether it has more than the factors from queries."""
+        return self.words == LEARNED or self.vectors == MAPPED
 
     def __str__(self) -> str:
         names = [f"words by {self.words}"] * (self.words != NO_WORDS)
@@ -54,24 +65,29 @@ class Fold:
     """Queries that nothing was learned from, and what each candidate of words and of vectors says of documents.
 
     Attributes:
-        judgments: of these queries and these documents only.
+        judgments: of these queries and these documents only; each query has something to find.
+        groups: what the queries belong to, ``(Q,)``.
         words: similarities ``(Q, D)`` by the names of candidates, and
         vectors: likewise.
     """
 
     judgments: Judgments
+    groups: np.ndarray
     words: dict[str, Tensor] = field(default_factory=dict)
     vectors: dict[str, Tensor] = field(default_factory=dict)
 
 
 def choose(folds: Sequence[Fold], always: bool = False) -> tuple[Choice, list[Choice]]:
-    r"""The words and the vectors with the best nDCG@10 on all folds, and all that were tried, the simplest first.
+    r"""The words and the vectors of a search, by nDCG@10 on all folds, and all that were tried.
 
     The factors a of words and b of vectors have the least
 
-    .. math:: -\frac{1}{Q} \sum_i \ln \frac{\sum_{j \in R_i} e^{a\, w_{ij} + b\, v_{ij}}}{\sum_j e^{a\, w_{ij} + b\, v_{ij}}}
+    .. math:: -\frac{1}{Q} \sum_i \ln
+        \frac{\sum_{j \in R_i} e^{a\, w_{ij} + b\, v_{ij}}}{\sum_j e^{a\, w_{ij} + b\, v_{ij}}}
 
-    for Q queries i and the documents :math:`R_i` that they should find. ``always`` takes none without words.
+    for Q queries i and the documents :math:`R_i` that they should find. What is learned, weights of words or a map of
+    vectors, is taken only where it is better than the best without by more than chance, the queries of a group counted
+    as one: they are alike. ``always`` takes none without words.
     """
     tried = []
     for words in [NO_WORDS, *folds[0].words]:
@@ -79,17 +95,27 @@ def choose(folds: Sequence[Fold], always: bool = False) -> tuple[Choice, list[Ch
             if words == NO_WORDS and (vectors == NO_VECTORS or (always and folds[0].words)):
                 continue
             factors = _factors(folds, words, vectors)
-            tallies = []
+            gains = []
             for fold in folds:
-                scores = sum(
-                    factor * part[name]
-                    for factor, part, name in zip(factors, (fold.words, fold.vectors), (words, vectors), strict=True)
-                    if name in part
-                )
-                metrics = retrieval_metrics(lambda begin, end, scores=scores: scores[begin:end], fold.judgments)
-                tallies.append(metrics["tallies"]["ndcg_at_10"][:, 0])
-            tried.append(Choice(words, vectors, factors, float(np.concatenate(tallies).mean())))
-    return max(tried, key=lambda choice: choice.score), tried  # of equals the first, which is simpler
+                parts = zip(factors, (fold.words, fold.vectors), (words, vectors), strict=True)
+                scores = sum(factor * part[name] for factor, part, name in parts if name in part)
+                gains.append(_gains(cast(Tensor, scores), fold.judgments))
+            tried.append(Choice(words, vectors, factors, np.concatenate(gains)))
+    groups = np.unique(np.concatenate([fold.groups for fold in folds]), return_inverse=True)[1]
+    simple = max((choice for choice in tried if not choice.is_learned), key=lambda choice: choice.score)
+
+    def wins(choice: Choice) -> bool:
+        differences = choice.gains - simple.gains
+        error = np.sqrt(np.square(np.bincount(groups, differences - differences.mean())).sum()) / len(differences)
+        return is_more_than_chance(float(differences.mean()), float(error)) and choice.score > simple.score
+
+    return max([simple, *filter(wins, tried)], key=lambda choice: choice.score), tried
+
+
+def _gains(scores: Tensor, judgments: Judgments) -> np.ndarray:
+    """nDCG@10 of each query, all of which have something to find."""
+    metrics = retrieval_metrics(lambda begin, end: scores[begin:end], judgments)
+    return cast(np.ndarray, metrics["tallies"]["ndcg_at_10"][:, 0])
 
 
 def _factors(folds: Sequence[Fold], words: str, vectors: str) -> tuple[float, float]:
@@ -97,15 +123,15 @@ def _factors(folds: Sequence[Fold], words: str, vectors: str) -> tuple[float, fl
         return (0.0, 1.0) if words == NO_WORDS else (1.0, 0.0)
     width = max(len(fold.judgments.members.indptr) - 1 for fold in folds)
     parts: list[list[Tensor]] = [[], []]
-    relevant, candidates = [], []
+    masks: tuple[list[Tensor], list[Tensor]] = ([], [])
     for fold in folds:
         rows = np.arange(len(fold.judgments.queries))
         missing = (0, width - fold.words[words].shape[1])
         for part, similarities in zip(parts, (fold.words[words], fold.vectors[vectors]), strict=True):
             part.append(torch.nn.functional.pad(similarities, missing))
-        for known, masks in zip(fold.judgments.of(rows), (relevant, candidates), strict=True):
-            masks.append(torch.nn.functional.pad(torch.from_numpy(known), missing))
-    loss = partial(surprise, relevant=torch.cat(relevant), candidates=torch.cat(candidates))
+        for known, mask in zip(fold.judgments.of(rows), masks, strict=True):
+            mask.append(torch.nn.functional.pad(torch.from_numpy(known), missing))
+    loss = partial(surprise, relevant=torch.cat(masks[0]), candidates=torch.cat(masks[1]))
     stacked = [torch.cat(part) for part in parts]
     (a, b), _ = fit_factors(stacked, [SCALE, SCALE], loss, len(stacked[0]))
     return (a, b) if a + b > 0 else (1.0, 1.0)
@@ -127,13 +153,18 @@ class Search:
     counts: tuple[Any, Any] | None
     lessons: Lessons | None = None
 
+    @property
+    def groups(self) -> np.ndarray:
+        """The number of each document's group; each is one where nobody names any."""
+        if GROUP not in self.documents.column_names:
+            return np.arange(len(self.documents))
+        return cast(np.ndarray, np.unique(self.documents[GROUP][:], return_inverse=True)[1])
+
     def folds(self, seed: int) -> np.ndarray:
         """The fold of each document; those of a group are in the same one."""
-        number, draws = len(self.documents), np.random.default_rng(seed)
-        columns = self.documents.column_names
-        groups = np.unique(self.documents[GROUP][:], return_inverse=True)[1] if GROUP in columns else np.arange(number)
-        sizes, fold_of = np.bincount(groups), np.zeros(groups.max() + 1, dtype=np.int64)
-        filled = np.zeros(FOLDS)
+        groups, draws = self.groups, np.random.default_rng(seed)
+        sizes, filled = np.bincount(groups), np.zeros(FOLDS)
+        fold_of = np.zeros(len(sizes), dtype=np.int64)
         for group in sorted(draws.permutation(len(sizes)).tolist(), key=lambda group: -sizes[group]):
             fold_of[group] = np.argmin(filled)
             filled[fold_of[group]] += sizes[group]
@@ -166,7 +197,8 @@ def folds_of(
     all_counts: Any,
     pieces: PieceVectors | None,
     seed: int,
-    say: Callable[[str], object] = lambda sentence: None,
+    say: Callable[[str], object] | None = None,
+    known_words: Sequence[Sequence[Fold]] | None = None,
 ) -> tuple[list[Fold], list[Fold]]:
     """What candidates, learned from some documents, say of others: with exact words, and with their sketches.
 
@@ -178,6 +210,7 @@ def folds_of(
         pieces: whose map is learned; None for vectors as they are.
         seed: of what is drawn.
         say: is told of the progress.
+        known_words: folds of the same documents, whose words are taken; None to learn them.
     """
     judgments = judgments_of(search.documents)
     documents_of, asking = asked_of(search.documents, search.vectors)
@@ -185,16 +218,20 @@ def folds_of(
     for number, (inside, outside) in enumerate(splits):
         learns, judges = search.asked_by(inside)
         judges = np.random.default_rng(seed).permutation(judges)[: max(1, MOST_JUDGED // len(outside))]
-        lessons_of = judgments.among(inside, learns)
-        fold = Fold(judgments.among(outside, judges))
+        lessons_of, asked_for = judgments.among(inside, learns), judgments.among(outside, judges)
+        judges, asked_for = judges[asked_for.wanted > 0], asked_for.of_queries(asked_for.wanted > 0)
+        fold = Fold(asked_for, search.groups[outside[asked_for.first]])
         fold.vectors[AS_READ] = largest_products(asking[judges], documents_of[outside])
         if pieces is not None:
-            said = f"learning from {len(learns):,} queries, judged by {len(judges):,} others"
-            say(f"{said} ({number + 1} of {len(splits)})")
+            if say is not None:
+                said = f"learning from {len(learns):,} queries, judged by {len(judges):,} others"
+                say(f"{said} ({number + 1} of {len(splits)})")
             mapped = learned_map(pieces, search, inside, learns, seed)
             fold.vectors[MAPPED] = largest_products(mapped.mapped(asking[judges]), mapped.mapped(documents_of[outside]))
-        other = Fold(fold.judgments, vectors=fold.vectors)
-        if lexical is not None and search.counts is not None:
+        other = Fold(fold.judgments, fold.groups, vectors=fold.vectors)
+        if known_words is not None:
+            fold.words, other.words = (folds[number].words for folds in known_words)
+        elif lexical is not None and search.counts is not None:
             known, asked = search.counts
             fit_vector(lexical, all_counts)
             rows = word_rows(lexical, known[inside]), word_rows(lexical, asked[learns])
@@ -234,12 +271,14 @@ def weigh_vectors(
     lexical, counts = fitted_words(task, sources, int(vectors.shape[-1]), width)
     all_counts = sparse.vstack([known for known, _ in counts]).tocsr()
     fit_vector(lexical, all_counts)
-    theta = learn_weights(*(word_rows(lexical, part) for part in counts[0]), judgments_of(train), seed)
+    of_documents, of_queries = (word_rows(lexical, part) for part in counts[0])
+    theta = learn_weights(of_documents, of_queries, judgments_of(train), seed)
     documents_of, asking = asked_of(validation.documents, vectors)
     judgments = judgments_of(validation.documents)
-    judges = np.random.default_rng(seed).permutation(len(judgments.queries))
+    judges = np.random.default_rng(seed).permutation(np.flatnonzero(judgments.wanted > 0))
     judges = judges[: max(1, MOST_JUDGED // len(documents_of))]
-    folds = [Fold(judgments.among(np.arange(len(documents_of)), judges)) for _ in range(2)]
+    asked_for = judgments.of_queries(judges)
+    folds = [Fold(asked_for, asked_for.first) for _ in range(2)]
     for fold, rows_of in zip(folds, (word_rows, sketches_of), strict=True):
         fold.vectors[AS_READ] = largest_products(asking[judges], documents_of)
         for name, weights in ((AS_COUNTED, None), (LEARNED, theta)):
@@ -281,5 +320,5 @@ def weighing_of(
         task.vectors.lexical, share, lexical.exact_share = lexical, lexical.exact_share, 1.0
         scores["lexical"] = task.scores(tested, documents)
         lexical.exact_share = share
-    without = max(other.score for other in tried if (other.words == NO_WORDS) == kept or not kept)
+    without = max((other.score for other in tried if other.words == NO_WORDS), default=0.0)
     return Weighing("words", choice.factors, {}, scores, choice.score - without, task.best_metric, kept)

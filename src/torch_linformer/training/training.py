@@ -144,6 +144,7 @@ class Training:
         """
         self._begin()
         rows, search, heads = self.settings.batch_size, None, self._lexical_heads()
+        lexical: Weighing | None
         if isinstance(self.task, Retrieval):
             self.task.vectors.to(self.device)
         if isinstance(self.task, Retrieval) and self.settings.freeze:
@@ -172,6 +173,7 @@ class Training:
             calibration=calibration,
             baselines=self._baselines(spent, search) if settings.baseline else {},
             variants=search.variants if search else {},
+            hits=search.hits if search else [],
             costs=measure_beside_full_attention(self.step(rows)) if settings.probe else None,
             history=self.trainer.state.log_history,
             num_tokens=self.data.train.num_tokens,
