@@ -348,7 +348,7 @@ def train_quickly(datasets_cache, quick, watching_screen):
     from torch_linformer.training.train_settings import TrainSettings
 
     def run(output, *, resume=False, command="", moments=None, **changed):
-        settings = TrainSettings.of(**{**quick, **changed, "output": str(output)})
+        settings = TrainSettings.of(**{**quick, "from_model": None, **changed, "output": str(output)})
         screen = watching_screen(output, moments)
         train(settings, resume=resume, command=command, screen=screen)
         return screen.shown

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.opening.run_folder import Spent
-from torch_linformer.reporting.tables import format_duration
 from torch_linformer.tasks.lexical_vector_fit import MOST_DOCUMENTS, learn_weights
 from torch_linformer.tasks.retrieval import Retrieval, asked_of, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import joined, retrieval_metrics, tfidf_similarities
@@ -32,6 +31,7 @@ from torch_linformer.training.search_parts import (
     Fold,
     Search,
     choose,
+    described,
     fitted_words,
     folds_of,
     give_words,
@@ -132,16 +132,13 @@ def learn_search(
     if compared and read.windows is not None and lexical is not None:
         other = OTHER.get(pieces.most, 1)
         beside = learned(other)
-        variants[f"{other} vector{'s' * (other > 1)} of a document, with words"] = beside.weighing.scores
+        variants[f"{other} vector{'s' * (other > 1)} of a document with its words"] = beside.weighing.scores
         folds, task.vectors.lexical = beside.folds, None
     fitted, weighing, choice, tried, _ = learned(pieces.most, folds)
     with torch.no_grad():
         pieces.map.load_state_dict(fitted.map.state_dict())
     pieces.to(trainer.args.device)
-    scores = ", ".join(f"{choice} {choice.score:.3f}" for choice in tried)
-    screen.say(f"nDCG@10 of queries that nothing was learned from ({FOLDS} folds): {scores}")
-    took = format_duration(time.monotonic() - begin)
-    screen.say(f"kept: {choice}, share of words {choice.share:.2f}; {len(sources[0]):,} documents, {took}")
+    screen.say(described(choice, tried, f"each of {FOLDS} folds, learned from the others"))
     baselines = {}
     if compared and tested.windows is not None:
         baselines = chunk_baselines(test.documents, tested.windows)

@@ -79,6 +79,9 @@ class Outcome:
     def method(self) -> str:
         """What the model is called in its report: it may have a lexical head, or be no more than that."""
         model = "full attention" if self.full_attention else "Linformer"
+        if self.settings.task == "embed" and self.settings.freeze:
+            number = self.settings.vectors
+            model = f"{number} vector{'s' * (number > 1)} of a document"
         return model if self.lexical is None else self.lexical.name(model)
 
     @property
@@ -92,13 +95,14 @@ class Outcome:
         lexical = self.lexical
         if lexical is None:
             return {}
-        return {part: self.task.heading(lexical.test[part]) for part in PARTS if part == "lexical" or lexical.kept}
+        parts = [part for part in PARTS if part in lexical.test and (part == "lexical" or lexical.kept)]
+        return {part: self.task.heading(lexical.test[part]) for part in parts}
 
     @cached_property
     def verdict(self) -> str:
         """Whether the model is better than the strongest simple method, its own lexical head among them."""
         simple = {BASELINES[name]: row for name, row in self.baselines.items()}
-        if self.lexical is not None and not self.is_head_only:
+        if self.lexical is not None and "lexical" in self.lexical.test and not self.is_head_only:
             simple[PARTS["lexical"].format(f"its {self.lexical.part}")] = self.lexical.test["lexical"]
         task, advice, method = self.task, _advice(self), self.method if self.is_head_only else ""
         sentence = verdict(task.headline, task.larger_is_better, self.scores, simple, advice, task.counted, method)
@@ -227,8 +231,6 @@ def _advice(outcome: Outcome) -> str:
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
     if settings.freeze:
         ideas.append("training all of it, without --freeze")
-    if settings.task == "embed" and outcome.lexical is not None and outcome.lexical.kept:
-        ideas.append("a larger --lexical-width")
     curve = [entry[best] for entry in outcome.history if best in entry]
     pick = max if outcome.task.larger_is_better else min
     if len(curve) > 1 and curve[-1] != pick(curve[:-1]) and curve[-1] == pick(curve):

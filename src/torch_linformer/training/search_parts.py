@@ -112,6 +112,12 @@ def choose(folds: Sequence[Fold], always: bool = False) -> tuple[Choice, list[Ch
     return max([simple, *filter(wins, tried)], key=lambda choice: choice.score), tried
 
 
+def described(choice: Choice, tried: Sequence[Choice], judges: str) -> str:
+    """What was tried and what was taken, as a line."""
+    scores = ", ".join(f"{other} {other.score:.3f}" for other in tried)
+    return f"nDCG@10 of queries for {judges}: {scores}; kept: {choice}, share of words {choice.share:.2f}"
+
+
 def _gains(scores: Tensor, judgments: Judgments) -> np.ndarray:
     """nDCG@10 of each query, all of which have something to find."""
     metrics = retrieval_metrics(lambda begin, end: scores[begin:end], judgments)
@@ -262,7 +268,14 @@ def learned_map(
 
 
 def weigh_vectors(
-    trainer: RetrievalTrainer, train: Dataset, validation: Examples, test: Examples, width: int, *, always: bool
+    trainer: RetrievalTrainer,
+    train: Dataset,
+    validation: Examples,
+    test: Examples,
+    width: int,
+    say: Callable[[str], object],
+    *,
+    always: bool,
 ) -> Weighing:
     """Join the words of documents to the vectors of a model that was trained, where validation queries gain by it."""
     task, seed = trainer.task, trainer.args.seed
@@ -286,6 +299,7 @@ def weigh_vectors(
             of_documents, of_queries = (rows_of(lexical, part) for part in counts[1])
             fold.words[name] = torch.from_numpy((of_queries[judges] @ of_documents.T).toarray()).float()
     choice, tried = choose(folds[:1], always)
+    say(described(choice, tried, "validation"))
     give_words(task, lexical, all_counts, choice, folds[1:], theta)
     tested = torch.from_numpy(np.asarray(trainer.answers_to(test)))
     return weighing_of(task, choice, tried, tested, test.documents)

@@ -104,7 +104,8 @@ class TrainSettings(ModelSettings):
         if self.task not in OF_TASKS.get(name, TASKS):
             raise InputError(f"{flag(name)} goes with --task {', '.join(OF_TASKS[name])}, not {self.task}")
         if self.from_model and name in OF_NEW_MODELS:
-            raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
+            new = "; --from none begins a new one" if self.task == "embed" else ""
+            raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own{new}")
         if self.freeze and name in OF_STEPS:
             raise InputError(
                 f"{flag(name)} has no effect with --freeze, which fits all in one go: leave it out, or give --no-freeze"

@@ -263,8 +263,8 @@ class Training:
         always = settings.lexical == "always"
         if isinstance(task, Retrieval):
             self.screen.say("fitting the lexical part of vectors and weighing it")
-            trainer, train = cast(RetrievalTrainer, self.trainer), data.splits.train
-            weighing = weigh_vectors(trainer, train, data.validation, data.test, settings.lexical_width, always=always)
+            trainer, parts = cast(RetrievalTrainer, self.trainer), (data.splits.train, data.validation, data.test)
+            return weigh_vectors(trainer, *parts, settings.lexical_width, self.screen.say, always=always)
         else:
             assert heads is not None
             give_head(cast(LinformerForSequenceClassification, self.model), cast(WholeDocuments, task), heads.first)
