@@ -12,7 +12,7 @@ from torch_linformer.models.lexical_vector import NOTHING, LexicalVector
 from torch_linformer.tasks.retrieval_metrics import SCALE, Judgments
 
 STEPS, BATCH, LEARNING_RATE = 200, 64, 0.03
-NEAR_IDF = 5.0  # how much it costs to leave it: 2 misleads where queries are of other packages (docs/log.md)
+NEAR_IDF = 20.0  # how much it costs to leave it: less misleads where queries are of other packages (docs/log.md)
 MOST_DOCUMENTS = 2000  # that weights are learned from
 
 
@@ -58,7 +58,7 @@ def learn_weights(documents: Any, queries: Any, judgments: Judgments, seed: int)
     r"""The logarithms :math:`\theta` of factors of features with which queries find their documents.
 
     They have the least :func:`surprise` of the cosines of x e^θ, of queries and documents, times a scale that is
-    learned too, plus :math:`5 \lVert \theta \rVert^2 / Q` for Q queries: a feature stays as it is unless several
+    learned too, plus :math:`20 \lVert \theta \rVert^2 / Q` for Q queries: a feature stays as it is unless several
     queries tell otherwise.
 
     Args:

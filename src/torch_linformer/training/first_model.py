@@ -151,7 +151,8 @@ class FirstModel:
             InputError: as :meth:`check`.
         """
         self.check(settings)
-        longest = READ_LENGTH if settings.freeze and settings.read_window else self.max_length
+        own = isinstance(self.config, LinformerConfig) and self.config.backbone_config is None  # slots of a length
+        longest = READ_LENGTH if settings.freeze and settings.read_window and not own else self.max_length
         decided: dict[str, Any] = {"max_length": settings.max_length or longest}
         if isinstance(self.config, LinformerSeq2SeqConfig) and settings.max_target_length is None:
             decided["max_target_length"] = cast(LinformerConfig, self.config.decoder).max_position_embeddings
