@@ -48,8 +48,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) $(PIP_INSTALL) --editable ".[dev]"
 	@touch $(STAMP)
 
-train: setup  ## train, or go on with an interrupted training; options go in ARGS="..."
-	@$(PY) -m torch_linformer.cli train --resume $(ARGS)
+# Search in Python's own library: docstrings find the files that they were taken out of, of packages held out.
+SEARCH := --task embed --data stdlib --test 0.5 --vectors 8 --output runs/search
+
+train: setup  ## learn to search in Python's library, or what ARGS="..." says; goes on where it was interrupted
+	@$(PY) -m torch_linformer.cli train --resume $(or $(ARGS),$(SEARCH))
 
 # cuda, mps, ...: where the tests of the arithmetic and the models put their tensors.
 DEVICE := cpu

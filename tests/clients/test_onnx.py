@@ -17,7 +17,7 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from torch_linformer.models.lexical_parts import NOTHING, LexicalVector
+from torch_linformer.models.lexical_vector import NOTHING, LexicalVector
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 
@@ -104,7 +104,7 @@ def test_the_folder_of_an_embedder_has_what_text_embeddings_inference_reads(conf
     tokenizer.save_pretrained(folder)
     lexical = LexicalVector(config.vocab_size, 24, words) if words else None
     if lexical is not None:
-        lexical.idf.uniform_(0.5, 2.0)
+        lexical.weights.uniform_(0.5, 2.0)
         lexical.counts_as.copy_(torch.arange(config.vocab_size))
     write_sentence_modules(config, folder, DocumentVectors("cls", lexical))
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the "}}')

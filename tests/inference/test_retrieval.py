@@ -291,7 +291,7 @@ def test_cards_run_with_words_and_without(run, worded, run_card):
 def test_modules_of_vectors_with_words(worded):
     modules = json.loads((worded.folder / "modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize", "3_LexicalVector"]
-    assert modules[3]["type"] == "torch_linformer.models.lexical_parts.LexicalVector"
+    assert modules[3]["type"] == "torch_linformer.models.lexical_vector.LexicalVector"
 
 
 def test_a_start_with_words_is_measured_with_them(worded, train_quickly, tmp_path):

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from torch_linformer.models.lexical_parts import NOTHING, LexicalVector
+from torch_linformer.models.lexical_vector import NOTHING, PAIRS, WORDS, LexicalVector
 from torch_linformer.models.pooling import DocumentVectors, embed
 
 VOCABULARY, CHANNELS, WIDTH, SHARE = 37, 5, 11, 0.3
@@ -22,24 +23,49 @@ ROWS = [
 def lexical(request):
     """Tokens 0 to 3 count for nothing, 20 as 5; the column of a token is a hash, or was fitted."""
     made = LexicalVector(VOCABULARY, CHANNELS, WIDTH, SHARE).double()
-    made.idf.uniform_(0.5, 2.0, generator=torch.Generator(torch.get_default_device()).manual_seed(0))
+    made.weights.uniform_(0.5, 2.0, generator=torch.Generator(torch.get_default_device()).manual_seed(0))
     made.counts_as.copy_(torch.arange(VOCABULARY))
     made.counts_as[:4], made.counts_as[20] = NOTHING, 5
+    made.begins[[6, 9]] = False  # 5 6 is a word, as is 11 9 9 9
     if request.param == "fitted":
         generator = torch.Generator(torch.get_default_device()).manual_seed(1)
-        made.columns.copy_(torch.randint(WIDTH, (VOCABULARY,), generator=generator))
+        made.columns.copy_(torch.randint(WIDTH, made.columns.shape, generator=generator))
     return made
 
 
+def features_by_hand(lexical, ids):
+    """Tokens, words of several tokens, pairs: as numbers, words and pairs by the hashes of the module."""
+    prime, places = 2**31 - 1, [pow(1_000_003, place + 1, 2**31 - 1) for place in range(16)]
+    words, tokens = [[]], []
+    for token in ids:
+        counted = int(lexical.counts_as[token])
+        if counted == NOTHING or lexical.begins[token]:
+            words.append([])
+        if counted != NOTHING:
+            words[-1].append(counted)
+            tokens.append(counted)
+    code = lambda run: sum((token + 1) * place % prime for token, place in zip(run, places, strict=False)) % prime  # noqa: E731
+    found = [VOCABULARY + code(word) % WORDS for word in words if len(word) > 1]
+    pairs = [((a + 1) * places[0] + (b + 1) * places[1]) % prime for a, b in pairwise(tokens)]
+    return Counter(tokens + found), Counter(VOCABULARY + WORDS + pair % PAIRS for pair in pairs)
+
+
 def by_hand(lexical, ids):
-    """The sketch of one row, a token at a time."""
+    """The sketch of one row, a feature at a time."""
     y = [0.0] * lexical.width
-    tokens = [int(lexical.counts_as[token]) for token in ids if lexical.counts_as[token] != NOTHING]
-    for token, count in Counter(tokens).items():
-        sign = 1 - 2 * (token * 1_103_515_245 % (2**31 - 1) % 2)
-        y[int(lexical.columns[token])] += sign * (1 + math.log(count)) * float(lexical.idf[token])
+    for feature, count in features_by_hand(lexical, ids)[0].items():
+        sign = 1 - 2 * (feature * 1_103_515_245 % (2**31 - 1) % 2)
+        y[int(lexical.columns[feature])] += sign * (1 + math.log(count)) * float(lexical.weights[feature])
     length = math.sqrt(sum(each**2 for each in y))
     return torch.tensor(y, dtype=torch.float64) / (length or 1.0)
+
+
+def test_features_are_tokens_words_and_pairs(lexical):
+    for row in ROWS:
+        features, real = lexical.features(torch.tensor([[2, *row, 3]]))
+        words, pairs = features_by_hand(lexical, row)
+        assert Counter(features[real].tolist()) == words + pairs
+    assert sum(feature >= VOCABULARY for feature in features_by_hand(lexical, ROWS[0])[0]) >= 2
 
 
 @pytest.mark.parametrize("side", ["left", "right", "both"])
@@ -86,7 +112,7 @@ def test_the_product_of_two_sketches_is_nearly_that_of_their_words():
     errors = {}
     for width in (512, 8192):
         lexical = LexicalVector(vocabulary, CHANNELS, width)
-        lexical.idf.fill_(1.0)
+        lexical.weights.fill_(1.0)
         lexical.counts_as.copy_(torch.arange(vocabulary))
         sketches = lexical.sketch(rows)
         errors[width] = float((sketches @ sketches.T - words @ words.T).square().mean().sqrt())

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.models import pieces as module
-from torch_linformer.models.pieces import PieceVectors, largest_products, number_of_pieces, read_in_windows
+from torch_linformer.models.pieces import PieceVectors, largest_products
 
 NAN, CHANNELS, MOST = float("nan"), 3, 4
 
@@ -31,7 +31,7 @@ def fitted():
 
 @pytest.mark.parametrize(("tokens", "number"), [(0, 1), (1, 1), (64, 1), (65, 2), (250, 4), (9999, 4)])
 def test_a_vector_stands_for_64_tokens_at_least(tokens, number):
-    assert number_of_pieces(torch.tensor([tokens]), MOST).tolist() == [number]
+    assert PieceVectors(CHANNELS, MOST).number(torch.tensor([tokens])).tolist() == [number]
 
 
 @pytest.mark.parametrize("first", [0, 2, 5])
@@ -43,9 +43,9 @@ def test_pieces_by_hand(two_tokens, fitted, tokens, cuts, first):
     states = torch.randn(tokens, CHANNELS)
     hidden, mask = torch.full((1, 16, CHANNELS), NAN), torch.zeros(1, 16, dtype=torch.long)
     hidden[0, first : first + tokens], mask[0, first : first + tokens] = states, 1
-    own = []
+    own, whole = [], F.normalize(states.mean(dim=0), dim=0)
     for begin, end in pairwise(cuts):
-        unit = F.normalize(states[begin:end].mean(dim=0), dim=0)
+        unit = F.normalize(F.normalize(states[begin:end].mean(dim=0), dim=0) + whole, dim=0)
         own.append(F.normalize(fitted.map.weight @ unit + fitted.map.bias, dim=0))
     found = fitted.vectors(hidden, mask)
     assert found.shape == (1, MOST, CHANNELS)
@@ -58,7 +58,7 @@ def test_a_new_map_changes_nothing_and_is_not_learned():
     means = torch.randn(2, 5, CHANNELS)
     made = PieceVectors(CHANNELS, MOST)
     assert_close(made.mapped(means), F.normalize(means, dim=-1))
-    assert not any(weight.requires_grad for weight in made.parameters())
+    assert not any(weight.requires_grad for weight in made.parameters()) and not made.is_fitted
 
 
 @pytest.mark.parametrize(("of_query", "of_document"), [(None, None), (None, 3), (2, 3), (2, None)])
@@ -73,35 +73,49 @@ def test_the_largest_product_counts(of_query, of_document):
     assert_close(largest_products(repeated, documents), largest_products(repeated[:, 0], documents))
 
 
-def test_windows_are_read_one_by_one():
-    """Rows of 7 and 3 tokens in windows of 3, of which none is all padding."""
+def test_windows_are_read_one_by_one_between_special_tokens(monkeypatch):
+    """Rows of 7 and 3 tokens of text, and of none, in windows with room for 3; wherever padding stands."""
+    monkeypatch.setattr(module, "AT_ONCE", 2)
     calls = []
 
     def model(input_ids, attention_mask):
-        """The state of a token is its number, its window's sum and the tokens of its window."""
-        calls.append(attention_mask.sum(dim=1).tolist())
-        sums = (input_ids * attention_mask).sum(dim=1, keepdim=True).expand_as(input_ids)
+        """The state of a token is its number, the first one of its window and the tokens of its window."""
+        calls.append([row[real.bool()].tolist() for row, real in zip(input_ids, attention_mask, strict=True)])
         counts = attention_mask.sum(dim=1, keepdim=True).expand_as(input_ids)
-        return SimpleNamespace(last_hidden_state=torch.stack([input_ids, sums, counts], dim=-1).float())
+        return SimpleNamespace(last_hidden_state=torch.stack([input_ids, input_ids * 0 + 1, counts], dim=-1).float())
 
-    ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 0, 0, 0, 0]])
-    hidden = read_in_windows(model, ids, (ids > 0).long(), 3)
-    assert calls == [[3, 3, 1, 3]] and hidden.shape == (2, 7, CHANNELS)
-    assert hidden[0].tolist() == [
-        *([number, 6, 3] for number in (1, 2, 3)),
-        *([number, 15, 3] for number in (4, 5, 6)),
-        [7, 7, 1],
+    ids = torch.tensor([[90, 1, 2, 3, 4, 5, 6, 7, 99], [0, 0, 90, 8, 9, 10, 99, 0, 0], [90, 99, 0, 0, 0, 0, 0, 0, 0]])
+    made = PieceVectors(CHANNELS, 2, 5, [90], [99])
+    windows = made.windows(model, ids, (ids > 0).long())
+    assert [row for call in calls for row in call] == [
+        [90, 1, 2, 3, 99],
+        [90, 4, 5, 6, 99],
+        [90, 7, 99],
+        [90, 8, 9, 10, 99],
+        [90, 99],
     ]
-    assert hidden[1, :3].tolist() == [[number, 27, 3] for number in (8, 9, 10)]
-    with pytest.raises(ValueError, match="need padding_side='right'"):
-        read_in_windows(model, ids.flip(1), (ids.flip(1) > 0).long(), 3)
+    assert_close(windows[0], torch.tensor([[39.0, 1, 5, 5], [40.8, 1, 5, 5], [196 / 3, 1, 3, 3]]))
+    assert [len(row) for row in windows] == [3, 1, 1]
+    assert made.number(torch.tensor([9, 5, 2, 0])).tolist() == [2, 1, 1, 1]
+    # The first piece is two windows, as 3 windows do not make 2 pieces of equally many.
+    first, second, whole = (
+        F.normalize(row, dim=0)
+        for row in (
+            windows[0][:2, :3].mean(dim=0),
+            windows[0][2, :3],
+            (windows[0][:, :3] * windows[0][:, 3:]).sum(dim=0),
+        )
+    )
+    found = made.of_windows(windows)
+    assert_close(found[0], torch.stack([F.normalize(piece + whole, dim=0) for piece in (first, second)]))
+    assert_close(found[1], F.normalize(windows[1][:, :3], dim=1).expand(2, -1))
 
 
 def test_it_is_saved_whole(fitted, tmp_path):
-    fitted.window = 5
+    fitted.window, fitted.before, fitted.after = 5, [1, 2], [3]
     fitted.save(str(tmp_path / "pieces"))
     loaded, means = PieceVectors.load(str(tmp_path / "pieces")), torch.randn(2, CHANNELS)
-    assert (loaded.channels, loaded.most, loaded.window) == (CHANNELS, MOST, 5)
+    assert loaded.options == fitted.options and (loaded.window, loaded.before, loaded.after) == (5, [1, 2], [3])
     assert torch.equal(loaded.mapped(means), fitted.mapped(means))
 
 

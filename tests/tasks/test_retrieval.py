@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
 from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
-from torch_linformer.tasks.retrieval_metrics import bm25_search, tfidf_search
+from torch_linformer.tasks.retrieval_metrics import bm25_similarities, retrieval_metrics, tfidf_similarities
 
 PAIRS = {
     "text": ["sun sun sand", "rain mud", "snow ice cold ice snow"],
@@ -85,11 +85,11 @@ def test_a_batch_tells_which_queries_are_the_same(task):
     assert batch["query_of"].tolist() == [0, 1, 1, 2] and batch["query_group"].tolist() == [0, 0, 1, 2]
 
 
-@pytest.mark.parametrize("search", [tfidf_search, bm25_search])
+@pytest.mark.parametrize("search", [tfidf_similarities, bm25_similarities])
 def test_baselines_of_several_documents_a_query_are_scored_alike(task, search):
     texts = ["sun dry", "sand dry", "mud"]
     documents = Dataset.from_dict({**SHARED, "text": texts})
-    scores = search(texts, queries_of(documents), judgments_of(documents))
+    scores = retrieval_metrics(search(texts, queries_of(documents)), judgments_of(documents))
     assert scores["tallies"]["ndcg_at_10"][0, 0] == pytest.approx(1) and scores["queries"] == 3
 
 
@@ -105,19 +105,21 @@ def test_windows_are_refused(task):
         task.examples(Dataset.from_dict(PAIRS), task.encoder(4, overflow="windows"))
 
 
-@pytest.mark.parametrize("search", [tfidf_search, bm25_search])
+@pytest.mark.parametrize("search", [tfidf_similarities, bm25_similarities])
 def test_searches_by_words(search):
     texts = [*PAIRS["text"], "no word of any query"]
     documents = Dataset.from_dict({"text": texts, "queries": [*PAIRS["queries"], ["unheard"]]})
-    found = search(texts, [query for each in documents["queries"] for query in each], judgments_of(documents))
+    queries = [query for each in documents["queries"] for query in each]
+    found = retrieval_metrics(search(texts, queries), judgments_of(documents))
     # "wet" and "unheard" stand in no document: the first one is first for them.
     assert found["tallies"]["ndcg_at_10"][:, 0].tolist() == pytest.approx([1, 1, 1 / np.log2(3), 1, 1, 1 / np.log2(5)])
 
 
-@pytest.mark.parametrize("search", [tfidf_search, bm25_search])
+@pytest.mark.parametrize("search", [tfidf_similarities, bm25_similarities])
 def test_words_are_told_apart_by_their_marks(search):
     documents = Dataset.from_dict({"text": ["का", "की", "को"], "queries": [[], [], ["को"]]})
-    assert search(documents["text"][:], ["को"], judgments_of(documents))["ndcg_at_10"] == 1.0
+    similarities = search(documents["text"][:], ["को"])
+    assert retrieval_metrics(similarities, judgments_of(documents))["ndcg_at_10"] == 1.0
 
 
 def test_baselines_count_each_query(task):
@@ -125,4 +127,4 @@ def test_baselines_count_each_query(task):
     for found in task.baselines(pairs, pairs, pairs, 0).values():
         assert len(found["tallies"]["ndcg_at_10"]) == 5
     labeled = task.baselines(labeled, labeled, labeled, 0)
-    assert set(labeled) == {"tfidf_search", "bm25"}
+    assert set(labeled) == {"tfidf_search", "bm25", "tfidf_bm25"}

@@ -6,7 +6,6 @@ import torch
 from torch.nn import functional as F
 
 from torch_linformer.models.pieces import PieceVectors, largest_products
-from torch_linformer.training.encoder_baselines import EmbedderVectors
 from torch_linformer.training.fitted_pieces import Lessons, fit_map, lessons_of
 
 CHANNELS, DOCUMENTS, QUERIES = 12, 30, 120
@@ -74,10 +73,10 @@ def test_what_asks_for_nothing_teaches_nothing(collection):
 
 def test_lessons_are_those_of_the_best_chunks():
     draw = np.random.default_rng(0)
-    chunks, queries = draw.normal(size=(7, 5)), draw.normal(size=(3, 5))
-    original = EmbedderVectors(chunks[:4], chunks, np.array([0, 2, 3]), queries)
-    lessons = lessons_of(original, queries=3, documents=2, channels=4, seed=0)
+    chunks, queries = draw.normal(size=(7, 4)), draw.normal(size=(3, 4))
+    of_documents = [torch.from_numpy(chunks[begin:end]) for begin, end in ((0, 2), (2, 3), (3, 7))]
+    lessons = lessons_of(of_documents, torch.from_numpy(queries), documents=2, seed=0)
     best = np.stack([(queries @ chunks[:2].T).max(axis=1), queries @ chunks[2]], axis=1)
     assert np.allclose(lessons.queries, best) and lessons.texts.shape == (7, 4)
-    order = [int(np.abs(chunks[:, :4] - text.numpy()).sum(axis=1).argmin()) for text in lessons.texts]
+    order = [int(np.abs(chunks - text.numpy()).sum(axis=1).argmin()) for text in lessons.texts]
     assert sorted(order) == [*range(7)] and np.allclose(lessons.of_texts[:, 1], (chunks @ chunks[2])[order])

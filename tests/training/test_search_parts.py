@@ -1,18 +1,28 @@
-"""The lexical part of vectors is weighed on the validation documents, and kept where they are better for it."""
+"""Words and vectors of a search are joined by queries that they never saw, and kept where these gain by it."""
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from torch.nn.utils.rnn import pad_sequence
 
 from torch_linformer.data.tokenizer import build_tokenizer
-from torch_linformer.models.lexical_parts import LexicalVector
-from torch_linformer.tasks.retrieval import Retrieval, judgments_of
-from torch_linformer.training.search_parts import fitted_vector, sketches, weigh_vectors
+from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise
+from torch_linformer.tasks.retrieval import Retrieval, queries_of
+from torch_linformer.tasks.retrieval_metrics import Judgments
+from torch_linformer.tasks.word_rows import counts_of, know_words, sketches_of, word_rows
+from torch_linformer.training.search_parts import (
+    AS_COUNTED,
+    AS_READ,
+    LEARNED,
+    MAPPED,
+    Fold,
+    Search,
+    choose,
+    weigh_vectors,
+)
 from torch_linformer.training.task_trainers import SCALE
 
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("aro", "ilu", "ode", "upa", "ete")]
@@ -49,141 +59,167 @@ def prepared(task, datasets_cache):
                 found[number:] += good * found[:number]
             vectors[id(examples)] = torch.nn.functional.normalize(found, dim=1).numpy()
         trainer = SimpleNamespace(
-            task=task, args=SimpleNamespace(device="cpu"), answers_to=lambda examples: vectors[id(examples)]
+            task=task, args=SimpleNamespace(device="cpu", seed=0), answers_to=lambda examples: vectors[id(examples)]
         )
-        words = fitted_vector(task, collection(0, labels=labels), task.encoder(32), CHANNELS, 256, seed=0)
-        return trainer, words, *parts
+        return trainer, collection(0, labels=labels), *parts
 
     task.vectors.lexical = None
     return prepare
 
 
-def asked_nothing(texts):
-    """Documents without queries, from which no weights can be learned."""
-    return Dataset.from_list([{"text": text, "queries": []} for text in texts])
+QUERIES, DOCUMENTS = 60, 20
 
 
-def without_a_sketch(words):
-    """The same with a column for each token."""
-    size = len(words.counts_as)
-    exact = LexicalVector(size, CHANNELS, size)
-    exact.load_state_dict({**words.state_dict(), "columns": torch.arange(size)})
-    return exact
+def fold(seed, better=()):
+    """Queries of which each has a document; similarities of names in ``better`` know which, others are noise."""
+    draw, own = np.random.default_rng(seed), np.arange(QUERIES) % DOCUMENTS
+    made = Fold(Judgments.of_groups(np.arange(DOCUMENTS), own, np.full(QUERIES, -1)), own + seed * DOCUMENTS)
+    for part, names in ((made.words, (AS_COUNTED, LEARNED)), (made.vectors, (AS_READ, MAPPED))):
+        noise, knows = draw.normal(size=(QUERIES, DOCUMENTS)), np.eye(DOCUMENTS)[own]
+        for name in names:
+            part[name] = torch.from_numpy(0.1 * noise + (0.3 if name in better else 0.1) * knows).float()
+    return made
 
 
-def by_definition(task, examples, words, rest, a, b):
-    """The loss of the factors, a query at a time."""
-    judgments, documents = judgments_of(examples.documents), len(examples.documents)
-    first, losses = 0 if "label" in examples.documents.column_names else documents, []
-    for query, group in enumerate(judgments.queries):
-        scores = [a * words[first + query] @ words[j] + b * rest[first + query] @ rest[j] for j in range(documents)]
-        there = [j for j in range(documents) if j != judgments.itself[query]]
-        own = [j for j in there if judgments.members[j, group]]
-        losses.append(math.log(sum(math.exp(scores[j]) for j in there) / sum(math.exp(scores[j]) for j in own)))
-    return sum(losses) / len(losses)
-
-
-@pytest.mark.parametrize("labels", [False, True])
-def test_the_weights_have_the_least_loss(task, prepared, labels):
-    trainer, words, validation, test = prepared(good=1.0, labels=labels)
-    found = weigh_vectors(trainer, words, validation, test, always=True)
-    known, rest = sketches(words, validation), trainer.answers_to(validation)
-    number = len(judgments_of(validation.documents).queries)
+def test_both_parts_are_joined_by_the_likelihood_of_queries():
+    folds = [fold(0), fold(1)]
+    choice, tried = choose(folds)
+    assert (choice.words, choice.vectors) == (AS_COUNTED, AS_READ) and choice.score > max(
+        other.score for other in tried if 0.0 in other.factors
+    )
+    relevant, candidates = (
+        torch.from_numpy(np.concatenate(part))
+        for part in zip(*(one.judgments.of(np.arange(QUERIES)) for one in folds), strict=True)
+    )
 
     def loss(a, b):
-        penalty = ((a / SCALE - 1) ** 2 + (b / SCALE - 1) ** 2) / number
-        return by_definition(task, validation, known, rest, a, b) + penalty
+        scores = torch.cat([a * one.words[AS_COUNTED] + b * one.vectors[AS_READ] for one in folds])
+        penalty = ((a / SCALE - 1) ** 2 + (b / SCALE - 1) ** 2) / len(scores)
+        return float(surprise(scores, relevant, candidates)) + penalty
 
-    a, b = found.factors
-    assert found.losses["both"] == pytest.approx(by_definition(task, validation, known, rest, a, b), rel=1e-5)
-    if a > 0 and b > 0:
-        least = loss(a, b)
-        assert all(loss(a * s, b * t) >= least - 1e-7 for s, t in ((0.9, 1), (1.1, 1), (1, 0.9), (1, 1.1)))
-        assert words.share == pytest.approx(a / (a + b))
+    a, b = choice.factors
+    assert all(loss(a, b) <= loss(a * s, b * t) + 1e-6 for s, t in ((0.9, 1), (1.1, 1), (1, 0.9), (1, 1.1)))
+    assert choice.share == a / (a + b)
 
 
-def test_it_is_kept_where_words_find_what_the_rest_does_not(task, prepared):
-    trainer, words, validation, test = prepared()
-    found = weigh_vectors(trainer, words, validation, test, always=False)
-    assert found.kept and found.helps and task.vectors.lexical is words
-    assert found.scores is found.test["both"]
+@pytest.mark.parametrize("better", [(), (LEARNED,), (MAPPED,), (LEARNED, MAPPED)], ids=str)
+def test_what_is_learned_is_kept_where_it_wins_by_more_than_chance(better):
+    choice, tried = choose([fold(0, better), fold(1, better)])
+    assert (choice.words == LEARNED, choice.vectors == MAPPED) == (LEARNED in better, MAPPED in better)
+    assert len(tried) == 8
+
+
+def test_queries_of_a_group_are_one_witness():
+    """What is better for the queries of a single group only is not learned, though they are many."""
+    one, other = fold(0), fold(1)
+    for made in (one, other):
+        made.vectors[MAPPED] = made.vectors[AS_READ].clone()
+    one.vectors[MAPPED] += 0.2 * torch.eye(DOCUMENTS)[torch.arange(QUERIES) % DOCUMENTS]
+    apart, _ = choose([one, other])
+    one.groups[:] = 0
+    together, _ = choose([one, other])
+    assert apart.vectors == MAPPED and together.vectors == AS_READ
+
+
+def test_words_are_kept_in_any_case_where_they_should_always_be():
+    made = fold(0)
+    for name in made.words:
+        made.words[name] = torch.randn(QUERIES, DOCUMENTS)
+        made.vectors[AS_READ] = made.vectors[MAPPED] = torch.eye(DOCUMENTS)[torch.arange(QUERIES) % DOCUMENTS]
+    assert choose([made])[0].words == "none" and choose([made], always=True)[0].words != "none"
+
+
+def test_folds_keep_groups_together_and_ask_for_what_nothing_was_learned_from():
+    rows = [{"text": f"t{n}", "queries": [f"q{n}", f"shared{n // 8}"], "group": f"g{n // 4}"} for n in range(24)]
+    search = Search(Dataset.from_list(rows), torch.zeros(1), None)
+    folds = search.folds(0)
+    assert all(len(set(folds[start : start + 4])) == 1 for start in range(0, 24, 4))
+    assert np.bincount(folds).tolist() == [8, 8, 8]
+    names = queries_of(search.documents)
+    for number in range(3):
+        learns, judges = search.asked_by(np.flatnonzero(folds != number))
+        for query in learns:
+            assert {n for n in range(24) if names[query] in rows[n]["queries"]} <= {*np.flatnonzero(folds != number)}
+        for query in judges:
+            assert {n for n in range(24) if names[query] in rows[n]["queries"]} <= {*np.flatnonzero(folds == number)}
+
+
+def test_words_join_the_vectors_of_a_model_that_was_trained(task, prepared):
+    trainer, train, validation, test = prepared()
+    found = weigh_vectors(trainer, train, validation, test, 256, print, always=False)
+    assert found.kept and task.vectors.lexical is not None
+    assert found.scores["ndcg_at_10"] == task.scores(trainer.answers_to(test), test.documents)["ndcg_at_10"]
     assert found.scores["ndcg_at_10"] > found.test["rest"]["ndcg_at_10"] + 0.3
-    assert found.describe().startswith("lexical part kept, and nothing else")  # random vectors add nothing
-    assert found.name("Linformer") == "lexical part only"
 
 
-def test_it_is_left_out_where_the_rest_finds_all(task, prepared):
-    trainer, words, validation, test = prepared(good=100.0)
-    found = weigh_vectors(trainer, words, validation, test, always=False)
-    assert not found.kept and task.vectors.lexical is None
-    assert found.scores is found.test["rest"] and found.describe().startswith("lexical part left out")
-    assert weigh_vectors(trainer, words, validation, test, always=True).kept
+def test_words_are_left_out_where_vectors_find_all(task, prepared):
+    trainer, train, validation, test = prepared(good=100.0)
+    found = weigh_vectors(trainer, train, validation, test, 256, print, always=False)
+    assert not found.kept and task.vectors.lexical is None and found.scores is found.test["rest"]
+    assert weigh_vectors(trainer, train, validation, test, 256, print, always=True).kept
 
 
-def test_it_is_left_out_where_the_score_is_worse_by_more_than_chance(task, prepared, monkeypatch):
-    trainer, words, validation, test = prepared()
-    scores = task.scores
-
-    def worse(vectors, documents):
-        """Vectors of both parts find what is farthest away."""
-        turned = vectors.shape[1] > 256
-        return scores(np.concatenate([vectors[:40] * (-1) ** turned, vectors[40:]]), documents)
-
-    monkeypatch.setattr(task, "scores", worse)
-    found = weigh_vectors(trainer, words, validation, test, always=False)
-    assert found.helps and not found.kept
-    assert "as ndcg@10 on validation, which picks the checkpoint, is worse with it by more th" in found.describe()
+def test_documents_with_labels_find_each_other(task, prepared):
+    trainer, train, validation, test = prepared(labels=True)
+    found = weigh_vectors(trainer, train, validation, test, 256, print, always=True)
+    assert found.test["lexical"]["queries"] == 40
 
 
-def test_the_weights_of_tokens_are_those_of_the_documents(task):
-    documents = asked_nothing(["baro dode", "baro", "baro kete kete"])
-    words = fitted_vector(task, documents, task.encoder(32), CHANNELS, 256, seed=0)
-    special = set(task.tokenizer.all_special_ids)
-    having = [{*ids} - special for ids in task.tokenizer(documents["text"][:])["input_ids"]]
-    for token in set(range(len(task.tokenizer))) - special:
-        counted = int(words.counts_as[token])
-        number = sum(any(int(words.counts_as[other]) == counted for other in ids) for ids in having)
-        assert counted < 0 or float(words.idf[counted]) == pytest.approx(math.log(4 / (1 + number)))
-    assert {float(words.idf[words.counts_as[token]]) for token in set.intersection(*having)} == {0.0}
-    assert all(int(words.counts_as[special]) == -1 for special in task.tokenizer.all_special_ids)
-
-
-def test_tokens_that_weigh_much_share_columns_with_few(task):
-    draw, columns = np.random.default_rng(0), 16
-    often = 1 / np.arange(1, len(WORDS) + 1)
+@pytest.fixture(scope="module")
+def counted(task):
+    """A lexical part that knows the words of a tokenizer, texts that repeat some of them often, and their counts."""
+    draw, often = np.random.default_rng(0), 1 / np.arange(1, len(WORDS) + 1)
     texts = [" ".join(draw.choice(WORDS, 12, p=often / often.sum())) for _ in range(40)]
-    words = fitted_vector(task, asked_nothing(texts), task.encoder(32), CHANNELS, columns, seed=0)
-    exact = without_a_sketch(words)
-    rows = [torch.tensor([ids]) for ids in task.tokenizer(texts)["input_ids"]]
-    loads = torch.cat([exact.sketch(row) for row in rows]).square().mean(dim=0)
-    tokens = words.counts_as.unique()[1:]  # without "nothing"
-    sums = torch.zeros(columns).index_add(0, words.columns[tokens], loads[tokens])
-    assert int((loads > 0).sum()) > 2 * columns and loads.max() > 4 * loads[loads > 0].min()
-    assert sums.max() <= 4 / 3 * max(loads.max(), sums.mean())  # what this order of filling promises
-    unseen = tokens[loads[tokens] == 0]
-    assert len(unseen) > columns and len(words.columns[unseen].unique()) > columns / 2  # not all in the emptiest
-
-
-def test_sketches_of_fitted_columns_err_less(task):
-    """Than those of hashes: products of the sketches of documents, beside products without a sketch."""
-    fitted = fitted_vector(task, collection(0), task.encoder(32), CHANNELS, 64, seed=0)
-    exact, hashed = without_a_sketch(fitted), LexicalVector(len(task.tokenizer), CHANNELS, 64)
-    hashed.load_state_dict({**fitted.state_dict(), "columns": hashed.columns})
-    rows = [torch.tensor([ids]) for ids in task.tokenizer(collection(4)["text"][:])["input_ids"]]
-    found = {each: torch.cat([each.sketch(row) for row in rows]) for each in (fitted, hashed, exact)}
-    products = {each: sketches @ sketches.T for each, sketches in found.items()}
-    errors = [float((products[each] - products[exact]).square().mean()) for each in (fitted, hashed)]
-    assert errors[0] < 0.7 * errors[1]
-
-
-@pytest.mark.parametrize("read", [6, 64])
-def test_sketches_are_those_of_the_whole_rows(task, read):
-    examples, whole = (task.examples(collection(3), task.encoder(length, whole=True)) for length in (read, 64))
-    assert any(examples.windows["whole_ids"][:]) == (read == 6)
     words = LexicalVector(len(task.tokenizer), CHANNELS, 64)
-    words.idf.fill_(1.0)
-    words.counts_as.copy_(torch.arange(len(task.tokenizer)))
-    rows = [torch.tensor(row) for row in whole.windows["input_ids"]]
-    padded = pad_sequence([row.flip(0) for row in rows], batch_first=True).flip(1)  # on the other side
-    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).flip(1)
-    assert np.allclose(sketches(words, examples), words.sketch(padded, mask).numpy(), atol=1e-6)
+    know_words(words, task.tokenizer)
+    ids = task.encoder(32).ids(texts)
+    return words, texts, ids, counts_of(words, ids)
+
+
+def test_the_weights_of_words_are_those_of_the_documents(counted):
+    words, _, ids, counts = counted
+    fit_vector(words, counts)
+    having = np.zeros(len(words.weights))
+    for row in ids:
+        features, real = words.features(torch.tensor([row]))
+        having[np.unique(features[real].numpy())] += 1
+    assert np.allclose(words.weights.numpy(), np.log(41 / (1 + having)), atol=1e-6)
+
+
+def test_rows_and_sketches_are_those_of_the_module(counted):
+    """The counts in a sparse matrix say what the module says of token ids."""
+    words, _, ids, counts = counted
+    fit_vector(words, counts)
+    sketches = sketches_of(words, counts).toarray()
+    rows = word_rows(words, counts)
+    assert np.allclose(np.asarray(rows.power(2).sum(axis=1)), 1)
+    for number, row in enumerate(ids):
+        assert np.allclose(sketches[number], words.sketch(torch.tensor([row]))[0].numpy(), atol=1e-6)
+
+
+def test_words_that_weigh_much_share_columns_with_few(counted):
+    words, _, _, counts = counted
+    hashed = LexicalVector(len(words.counts_as), CHANNELS, 64)
+    fit_vector(words, counts)
+    hashed.load_state_dict({**words.state_dict(), "columns": hashed.columns})
+    exact = counts[:, : len(words.columns)].multiply(words.weights[: len(words.columns)].numpy()).tocsr()
+    exact = exact.multiply(1 / np.sqrt(exact.power(2).sum(axis=1))).tocsr()
+    products = (exact @ exact.T).toarray()
+    errors = []
+    for sketch in (words, hashed):
+        rows = sketches_of(sketch, counts)
+        errors.append(np.square((rows @ rows.T).toarray() - products).mean())
+    assert errors[0] < 0.8 * errors[1]
+
+
+def test_tokens_of_the_same_letters_count_as_one_and_begin_words_where_a_space_is(task):
+    words, tokenizer = LexicalVector(len(task.tokenizer), CHANNELS, 64), task.tokenizer
+    know_words(words, tokenizer)
+    for token in range(len(tokenizer)):
+        text = tokenizer.decode([token])
+        if token in tokenizer.all_special_ids or not any(letter.isalnum() for letter in text):
+            assert int(words.counts_as[token]) == -1 or "\ufffd" in text or text.isprintable()
+        else:
+            assert bool(words.begins[token]) == text.startswith(" ")
+    inside, at_start = (tokenizer.encode(text, add_special_tokens=False) for text in ("b", " b"))
+    assert int(words.counts_as[inside[-1]]) == int(words.counts_as[at_start[-1]])

@@ -16,7 +16,7 @@ from torch_linformer.data.windows import DocumentEncoder, document_means
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration
-from torch_linformer.models.pieces import number_of_pieces
+from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.models.pooling import DocumentVectors, pool
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
@@ -254,16 +254,17 @@ class DocumentEmbedder(DocumentModel):
 
     def respond(self, batch: Batch) -> Tensor:
         whole = batch.pop("whole_ids", None)
-        hidden = self.vectors.read(self.encoder, **batch, **reading_options(self.encoder.config))
+        options = reading_options(self.encoder.config)
         if self.reads_words or self.vectors.pieces is not None:
-            return cast(Tensor, self.vectors(hidden, **batch, whole_ids=whole))
+            return self.vectors.of_rows(self.encoder, **batch, whole_ids=whole, **options)
+        hidden = self.encoder(**batch, **options).last_hidden_state
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 
     def contents(self, documents: Sequence[Document], windows: Windows, values: Sequence[Any]) -> Iterator[Answer]:
         first = np.flatnonzero(np.diff(windows["document"], prepend=-1))
         count = np.diff(first, append=len(windows["document"]))  # windows of each document
         if self.vectors.most > 1:
-            vectors_of = number_of_pieces(torch.tensor(windows["length"]), self.vectors.most).numpy()
+            vectors_of = cast(PieceVectors, self.vectors.pieces).number(torch.tensor(windows["length"])).numpy()
             vectors = np.concatenate([rows[:kept] for rows, kept in zip(values, vectors_of, strict=True)])
         else:
             vectors_of = count if self.most is None else np.minimum(count, self.most)

@@ -1,15 +1,17 @@
-"""A few vectors of a row instead of one: each of the mean of a piece of its hidden states."""
+"""A few vectors of a row instead of one: each of the mean of a piece of its hidden states, beside that of the whole."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from torch_linformer.models.saved_module import SavedModule
 
-LEAST_TOKENS = 64  # that a vector stands for: a shorter row, such as most queries, has one
+LEAST_TOKENS = 64  # that a vector stands for where a row is read at once: a shorter row, such as most queries, has one
+AT_ONCE = 32  # windows that are computed
 
 
 def largest_products(queries: Tensor, documents: Tensor) -> Tensor:
@@ -30,57 +32,43 @@ def largest_products(queries: Tensor, documents: Tensor) -> Tensor:
     return products.view(*queries.shape[:2], *documents.shape[:2]).amax(dim=(1, 3))
 
 
-def number_of_pieces(tokens: Tensor, most: int) -> Tensor:
-    """How many vectors rows of so many tokens have: one for each 64, at least one and at most ``most``."""
-    return (tokens / LEAST_TOKENS).ceil().long().clamp(1, most)
-
-
-def read_in_windows(
-    model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, window: int | None, **options: Any
-) -> Tensor:
-    """The last hidden states ``(B, N, C)`` of rows, of which the model reads ``window`` tokens at once; all if None.
-
-    Raises:
-        ValueError: rows are read in windows, and padding stands before some of them or in between: their windows would
-            depend on the other rows of the batch.
-    """
-    if window is None or input_ids.shape[1] <= window:
-        hidden: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
-        return hidden
-    if bool((attention_mask[:, 1:] > attention_mask[:, :-1]).any()):
-        raise ValueError("rows that are read in windows need padding_side='right': padding stands behind them")
-    rows, tokens = input_ids.shape
-    ids, mask = (F.pad(values, (0, -tokens % window)).view(-1, window) for values in (input_ids, attention_mask))
-    real = mask.any(dim=1)
-    states = model(input_ids=ids[real], attention_mask=mask[real], **options).last_hidden_state
-    hidden = states.new_zeros(len(ids), window, states.shape[-1])
-    return hidden.masked_scatter(real.view(-1, 1, 1), states).view(rows, -1, states.shape[-1])[:, :tokens]
-
-
 class PieceVectors(SavedModule):
-    r"""Vectors ``(B, M, C)`` of length 1 of rows: M pieces of equally many neighboring tokens.
+    r"""Vectors ``(B, M, C)`` of length 1 of rows: M pieces of equally many neighboring tokens, or windows.
 
-    .. math:: d_m = \frac{W u_m + b}{\lVert W u_m + b \rVert}, \qquad u_m = \frac{h_m}{\lVert h_m \rVert}
+    .. math:: d_m = \frac{W u_m + b}{\lVert W u_m + b \rVert}, \qquad
+        u_m = \frac{v_m}{\lVert v_m \rVert}, \qquad
+        v_m = \frac{h_m}{\lVert h_m \rVert} + \frac{h}{\lVert h \rVert}
 
-    :math:`h_m` is the mean of the last hidden states of a piece, which have read the whole row ("late chunking",
-    Günther et al. 2024, arXiv 2409.04701). A row has :func:`number_of_pieces`; where these are fewer than M they are
-    repeated, which changes no :func:`largest_products`.
+    :math:`h_m` is the mean of the last hidden states of a piece and h that of the whole row, without which a piece is
+    found for what other documents have as well (docs/log.md). Where the encoder reads the row at once its states know
+    all of it ("late chunking", Günther et al. 2024, arXiv 2409.04701). A row has as many pieces as :meth:`number` says;
+    where these are fewer than M they are repeated, which changes no :func:`largest_products`.
 
     In a folder of sentence-transformers this is a module of its own, unless rows are read in windows.
 
     Args:
         channels: C.
         most: M.
-        window: tokens of a row that the encoder reads at once (:func:`read_in_windows`); None for all of it.
+        window: tokens that the encoder reads at once, one window after the other; None for the whole row.
+        before: the special tokens that begin a row, and each of its windows, and
+        after: those that end them.
 
     Attributes:
         map: W, the identity, and b, 0, until they are fitted
-            (:func:`~torch_linformer.training.fitted_pieces.fit_pieces`).
+            (:func:`~torch_linformer.training.fitted_pieces.fit_map`).
     """
 
-    def __init__(self, channels: int, most: int, window: int | None = None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        most: int,
+        window: int | None = None,
+        before: Sequence[int] = (),
+        after: Sequence[int] = (),
+    ) -> None:
         super().__init__()
         self.channels, self.most, self.window = channels, most, window
+        self.before, self.after = list(before), list(after)
         self.map = nn.Linear(channels, channels).requires_grad_(False)
         nn.init.eye_(self.map.weight)
         nn.init.zeros_(self.map.bias)
@@ -90,6 +78,20 @@ class PieceVectors(SavedModule):
         """Whether the map is another than the one it begins as."""
         weight, bias = self.map.weight, self.map.bias
         return not (torch.equal(weight, torch.eye(self.channels).to(weight)) and not bias.any())
+
+    @property
+    def room(self) -> int:
+        """Tokens of text in a window."""
+        assert self.window is not None
+        return self.window - len(self.before) - len(self.after)
+
+    def number(self, tokens: Tensor) -> Tensor:
+        """How many vectors rows of so many tokens have: one for each window, or for each 64 tokens; M at most."""
+        if self.window is None:
+            least = (tokens / LEAST_TOKENS).ceil()
+        else:
+            least = ((tokens - len(self.before) - len(self.after)) / self.room).ceil()
+        return least.long().clamp(1, self.most)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """What sentence-transformers calls: a dictionary with ``token_embeddings``, as many as vectors, or with
@@ -107,29 +109,65 @@ class PieceVectors(SavedModule):
         vectors = self.vectors(hidden, mask)
         if self.most == 1:
             return {**features, "sentence_embedding": vectors.squeeze(1)}
-        number = number_of_pieces((mask != 0).sum(dim=1, keepdim=True), self.most)
-        own = torch.arange(self.most, device=mask.device) < number
+        own = torch.arange(self.most, device=mask.device) < self.number((mask != 0).sum(dim=1, keepdim=True))
         return {**features, "token_embeddings": vectors, "attention_mask": own.to(mask.dtype), "token_mask": mask}
 
     def vectors(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """The vectors, in float32 at least, of hidden states ``(B, N, C)``; padding may stand anywhere."""
-        accurate = torch.promote_types(hidden.dtype, torch.float32)
+        """The vectors, in float32 at least, of hidden states ``(B, N, C)`` of rows that were read at once; padding may
+        stand anywhere.
+        """
+        accurate, real = torch.promote_types(hidden.dtype, torch.float32), attention_mask != 0
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.mapped(self._means(hidden.to(accurate), attention_mask != 0))
+            number = self.number(real.sum(dim=1, keepdim=True))
+            return self.mapped(self.joined(hidden.to(accurate), real.to(accurate), number))
 
-    def mapped(self, means: Tensor) -> Tensor:
-        """The vectors of the means of pieces, ``(…, C)``."""
-        return F.normalize(F.linear(F.normalize(means, dim=-1), self.map.weight, self.map.bias), dim=-1)
+    def windows(
+        self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any
+    ) -> list[Tensor]:
+        """The mean of the last hidden states of each window, and its tokens in one column more: ``(windows, C + 1)`` of
+        each row, in float32. A row of one window is read as the encoder reads it by itself.
+        """
+        before, after = (input_ids.new_tensor(ids) for ids in (self.before, self.after))
+        windows: list[Tensor] = []
+        counts = []
+        for ids, real in zip(input_ids, attention_mask != 0, strict=True):
+            row = ids[real]
+            text = row[len(before) : max(len(before), len(row) - len(after))]
+            parts = [torch.cat([before, part, after]) for part in torch.split(text, self.room)] or [row]
+            windows += parts
+            counts.append(len(parts))
+        means: list[Tensor] = []
+        for begin in range(0, len(windows), AT_ONCE):
+            part = windows[begin : begin + AT_ONCE]
+            ids = pad_sequence(part, batch_first=True)
+            mask = pad_sequence([torch.ones_like(window) for window in part], batch_first=True)
+            hidden = model(input_ids=ids, attention_mask=mask, **options).last_hidden_state.float()
+            tokens = mask.sum(dim=1, keepdim=True)
+            sums = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0).sum(dim=1)
+            means.append(torch.cat([sums / tokens.clamp(min=1), tokens], dim=1))
+        return list(torch.split(torch.cat(means), counts))
 
-    def _means(self, hidden: Tensor, real: Tensor) -> Tensor:
-        tokens = real.sum(dim=1, keepdim=True)
-        number = number_of_pieces(tokens, self.most)
-        piece = (real.cumsum(dim=1) - 1) * number // tokens.clamp(min=1)
-        members = F.one_hot(piece.clamp(min=0), self.most).masked_fill(~real.unsqueeze(-1), 0).to(hidden.dtype)
-        sums = members.transpose(1, 2) @ hidden.masked_fill(~real.unsqueeze(-1), 0.0)
-        means = sums / members.sum(dim=1).clamp(min=1).unsqueeze(-1)
-        numbers = torch.arange(self.most, device=hidden.device) % number
-        return means.gather(1, numbers.unsqueeze(-1).expand_as(means))
+    def of_windows(self, windows: Sequence[Tensor]) -> Tensor:
+        """The vectors of rows, from what :meth:`windows` gives of each."""
+        counts = torch.tensor([len(row) for row in windows], device=windows[0].device).unsqueeze(1)
+        padded = pad_sequence(list(windows), batch_first=True)
+        with torch.autocast(padded.device.type, enabled=False):
+            return self.mapped(self.joined(padded[..., :-1], padded[..., -1], counts.clamp(max=self.most)))
+
+    def mapped(self, joined: Tensor) -> Tensor:
+        """The vectors of what :meth:`joined` gives, ``(…, C)``."""
+        return F.normalize(F.linear(joined, self.map.weight, self.map.bias), dim=-1)
+
+    def joined(self, means: Tensor, tokens: Tensor, number: Tensor) -> Tensor:
+        """u ``(B, M, C)`` of the means ``(B, W, C)`` of parts of rows with so many tokens, in ``number`` pieces."""
+        real = tokens > 0
+        piece = (real.cumsum(dim=1) - 1) * number // real.sum(dim=1, keepdim=True).clamp(min=1)
+        members = F.one_hot(piece.clamp(min=0), self.most).to(means.dtype) * tokens.unsqueeze(-1)
+        sums = members.transpose(1, 2) @ means.masked_fill(~real.unsqueeze(-1), 0.0)
+        places = torch.arange(self.most, device=means.device) % number
+        pieces = sums.gather(1, places.unsqueeze(-1).expand_as(sums))
+        whole = F.normalize(sums.sum(dim=1, keepdim=True), dim=-1)
+        return F.normalize(F.normalize(pieces, dim=-1) + whole, dim=-1)
 
     def get_embedding_dimension(self) -> int:
         """Numbers of a vector, by the name that sentence-transformers asks for."""
@@ -138,4 +176,5 @@ class PieceVectors(SavedModule):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that build it."""
-        return {"channels": self.channels, "most": self.most, "window": self.window}
+        sizes = {"channels": self.channels, "most": self.most, "window": self.window}
+        return cast(dict[str, Any], {**sizes, "before": self.before, "after": self.after})

@@ -11,8 +11,8 @@ from transformers.activations import ACT2FN
 from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding, fill_padding
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.lexical_parts import LexicalVector
-from torch_linformer.models.pieces import PieceVectors, read_in_windows
+from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.nn.linear import run_linear
 
 
@@ -115,10 +115,27 @@ class DocumentVectors(nn.Module):
         """Vectors of a row at most."""
         return 1 if self.pieces is None else self.pieces.most
 
-    def read(self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
-        """The last hidden states of rows, which ``pieces`` may have read in windows."""
-        window = None if self.pieces is None else self.pieces.window
-        return read_in_windows(model, input_ids, attention_mask, window, **options)
+    def of_rows(
+        self,
+        model: Callable[..., Any],
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        whole_ids: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Vectors of rows that a model reads; ``whole_ids`` as of a call."""
+        vectors = self.without_words(model, input_ids, attention_mask, **options)
+        return self._with_words(vectors, input_ids, attention_mask, whole_ids)
+
+    def without_words(
+        self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any
+    ) -> Tensor:
+        """What the hidden states of rows give, which a model reads in windows where ``pieces`` says so."""
+        if self.pieces is not None and self.pieces.window is not None:
+            vectors = self.pieces.of_windows(self.pieces.windows(model, input_ids, attention_mask, **options))
+            return vectors.squeeze(1) if self.most == 1 else vectors
+        hidden = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
+        return self._of_hidden(hidden, attention_mask)
 
     def width(self, hidden_size: int) -> int:
         """Numbers of a vector of a model whose hidden states have this many."""
@@ -133,11 +150,17 @@ class DocumentVectors(nn.Module):
         Where a row is only a part of its document, the words are those of all of it: ``whole_ids`` ``(B, M)``, padded
         with a token that counts for nothing.
         """
+        return self._with_words(self._of_hidden(hidden, attention_mask), input_ids, attention_mask, whole_ids)
+
+    def _of_hidden(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         if self.pieces is None:
-            vectors = embed(hidden, attention_mask, self.pooling)
-        else:
-            vectors = self.pieces.vectors(hidden, attention_mask)
-            vectors = vectors.squeeze(1) if self.most == 1 else vectors
+            return embed(hidden, attention_mask, self.pooling)
+        vectors = self.pieces.vectors(hidden, attention_mask)
+        return vectors.squeeze(1) if self.most == 1 else vectors
+
+    def _with_words(
+        self, vectors: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None
+    ) -> Tensor:
         if self.lexical is None:
             return vectors
         words = (input_ids, attention_mask) if whole_ids is None else (whole_ids, None)

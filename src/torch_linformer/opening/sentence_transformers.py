@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models.lexical_parts import LexicalVector
+from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.models.saved_module import CONFIG, WEIGHTS, SavedModule

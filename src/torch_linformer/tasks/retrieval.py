@@ -17,13 +17,23 @@ from torch_linformer.data.reading.records import SEARCHED
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerModel
+from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.tasks.retrieval_metrics import Judgments, bm25_search, membership, retrieval_metrics, tfidf_search
+from torch_linformer.tasks.retrieval_metrics import (
+    Judgments,
+    Similarities,
+    bm25_similarities,
+    joined,
+    membership,
+    retrieval_metrics,
+    tfidf_similarities,
+)
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task
+from torch_linformer.tasks.word_rows import counts_of, word_rows
 
-SCALE = 20.0  # of a cosine in a loss; the usual one of sentence-transformers
+TOGETHER = 100  # documents whose words are counted at once
 POOLINGS = ("mean", "cls", "max")  # those that a folder of sentence-transformers has
 
 
@@ -75,10 +85,6 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
             self.usage = USAGE_OF_PIECES
 
     @property
-    def reads_words(self) -> bool:
-        return self.vectors.lexical is not None
-
-    @property
     def config(self) -> dict[str, Any]:
         # Drawing random numbers takes a third of a step on a CPU (docs/log.md).
         return {"pooling": self.vectors.pooling, "hidden_dropout_prob": 0.0}
@@ -128,25 +134,61 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         return logits
 
     def respond(self, model: nn.Module, batch: Batch) -> Tensor:
-        rows = batch["input_ids"], batch["attention_mask"]
-        return cast(Tensor, self.vectors(self.vectors.read(model, *rows), *rows, batch.get("whole_ids")))
+        return self.vectors.without_words(model, batch["input_ids"], batch["attention_mask"])
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return np.asarray(reduced)
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        vectors, asked = asked_of(documents, torch.from_numpy(np.asarray(answers)))
-        return retrieval_metrics(
-            lambda begin, end: largest_products(asked[begin:end], vectors), judgments_of(documents)
+        vectors = torch.from_numpy(np.asarray(answers))
+        return retrieval_metrics(self.similarities(vectors, documents), judgments_of(documents))
+
+    def similarities(self, vectors: Tensor, documents: Dataset) -> Similarities:
+        """How near documents are to what asks for them, by vectors of all rows and by the words of whole texts."""
+        documents_of, asking = asked_of(documents, vectors)
+        lexical = self.vectors.lexical
+        if lexical is None:
+            return lambda begin, end: largest_products(asking[begin:end], documents_of)
+        share, (words_of_documents, words_of_queries) = lexical.exact_share, self.words(documents)
+        return lambda begin, end: (
+            (1 - share) * largest_products(asking[begin:end], documents_of).numpy()
+            + share * (words_of_queries[begin:end] @ words_of_documents.T).toarray()
         )
+
+    def hits(self, vectors: Tensor, documents: Dataset) -> list[tuple[str, list[str]]]:
+        """Three of the queries of documents, evenly drawn, and their first three hits, as lines."""
+        asked, found = queries_of(documents), []
+        similarities = self.similarities(vectors, documents)
+        for query in sorted({len(asked) * part // 6 for part in (1, 3, 5)}) if asked else ():
+            scores, lines = np.asarray(similarities(query, query + 1))[0], []
+            for hit in np.argsort(-scores, kind="stable")[:3].tolist():
+                document = documents[hit]
+                name = document.get("name", " ".join(document["text"].split())[:60])
+                lines.append(f"{scores[hit]:.3f}  {name}{'  (its own)' * (asked[query] in document['queries'])}")
+            found.append((asked[query], lines))
+        return found
+
+    def words(self, documents: Dataset) -> tuple[Any, Any]:
+        """The :func:`word_rows` of documents and of what asks for them."""
+        lexical = cast(LexicalVector, self.vectors.lexical).cpu()
+        of_documents, of_queries = self.counts(lexical, documents)
+        return word_rows(lexical, of_documents), word_rows(lexical, of_queries)
+
+    def counts(self, lexical: LexicalVector, documents: Dataset) -> tuple[Any, Any]:
+        """The :func:`counts_of` documents and of what asks for them, all of each text."""
+        read = DocumentEncoder(self.tokenizer, 64).ids  # of windows there are none here
+        groups = (documents[begin : begin + TOGETHER]["text"] for begin in range(0, len(documents), TOGETHER))
+        known = counts_of(lexical, chain.from_iterable(map(read, groups)))
+        queries = queries_of(documents)
+        return known, counts_of(lexical, read(queries)) if queries else known
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         texts, judgments = test["text"][:], judgments_of(test)
         queries = queries_of(test) or texts
-        return {
-            "tfidf_search": tfidf_search(texts, queries, judgments),
-            "bm25": bm25_search(texts, queries, judgments),
-        }
+        tfidf, bm25 = tfidf_similarities(texts, queries), bm25_similarities(texts, queries)
+        both = joined(tfidf, bm25, judgments)
+        rows = {"tfidf_search": tfidf, "bm25": bm25, "tfidf_bm25": both}
+        return {name: retrieval_metrics(similarities, judgments) for name, similarities in rows.items()}
 
 
 class SearchedDocuments(torch.utils.data.Dataset[dict[str, Any]]):

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import bm25s
 import numpy as np
+import regex
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from torch_linformer.data.words import words_of
 from torch_linformer.errors import InputError
 
+_CAPITALS = regex.compile(r"(?<=[\p{Ll}\p{N}])(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll})")  # where splitName has none
+SCALE = 20.0  # of a cosine in a loss; the usual one of sentence-transformers
 DEPTH = 10  # places of the ranking that count
 _SIMILARITIES = 50_000_000  # at once
 Similarities = Callable[[int, int], Any]  # those of the queries from a number to another, (queries, documents)
@@ -48,9 +51,22 @@ class Judgments:
         candidates = self.itself[queries, None] != np.arange(self.members.shape[0])
         return self.members[:, self.queries[queries]].T.toarray() & candidates, candidates
 
-    def among(self, number: int) -> "Judgments":
-        """The same of the first documents only."""
-        return Judgments(self.members[:number], self.queries, np.where(self.itself < number, self.itself, -1))
+    @property
+    def first(self) -> np.ndarray:
+        """The number of a document that each query should find; of one that has none any."""
+        relevant, _ = self.of(np.arange(len(self.queries)))
+        return cast(np.ndarray, relevant.argmax(axis=1))
+
+    def of_queries(self, queries: np.ndarray) -> "Judgments":
+        """Those of some queries, by their numbers or a mask."""
+        return Judgments(self.members, self.queries[queries], self.itself[queries])
+
+    def among(self, documents: np.ndarray, queries: np.ndarray | None = None) -> "Judgments":
+        """Those of some documents only, by their numbers, and of some queries, all of them if None."""
+        places = np.full(self.members.shape[0] + 1, -1)
+        places[documents] = np.arange(len(documents))  # the last one stays −1, for a query that is no document
+        queries = np.arange(len(self.queries)) if queries is None else queries
+        return Judgments(self.members[documents], self.queries[queries], places[self.itself[queries]])
 
 
 def membership(documents: np.ndarray, groups: np.ndarray, shape: tuple[int, int]) -> sparse.csr_matrix:
@@ -109,34 +125,40 @@ def retrieval_metrics(similarities: Similarities, judgments: Judgments) -> dict[
     }
 
 
-def tfidf_search(documents: list[str], queries: list[str], judgments: Judgments) -> dict[str, Any]:
-    """:func:`retrieval_metrics` of :func:`tfidf_similarities`."""
-    return retrieval_metrics(tfidf_similarities(documents, queries), judgments)
+def names_of(text: str) -> list[str]:
+    """The words of a text in lower case, the parts of names such as ``split_name`` and ``splitName`` one by one."""
+    return [part.lower() for part in words_of(_CAPITALS.sub(" ", text))]
+
+
+def joined(one: Similarities, other: Similarities, judgments: Judgments) -> Similarities:
+    """The sum of two similarities, each divided by its spread over the documents, in the mean of all queries."""
+    number = len(judgments.queries)
+    step = max(1, _SIMILARITIES // max(1, judgments.members.shape[0]))
+    spreads = []
+    for similarities in (one, other):
+        parts = [np.asarray(similarities(begin, min(begin + step, number))) for begin in range(0, number, step)]
+        spreads.append(max(float(np.concatenate([part.std(axis=1) for part in parts]).mean()), 1e-12))
+    return lambda begin, end: one(begin, end) / spreads[0] + other(begin, end) / spreads[1]
 
 
 def tfidf_similarities(documents: list[str], queries: list[str]) -> Similarities:
-    """The cosine of TF-IDF vectors of words and of pairs of neighboring words."""
+    """The cosine of TF-IDF vectors of words, of parts of names (:func:`names_of`) and of pairs of neighbors."""
     options: dict[str, Any] = {"ngram_range": (1, 2), "sublinear_tf": True, "dtype": np.float32}
-    vectorizer = TfidfVectorizer(tokenizer=words_of, token_pattern=None, **options)
+    vectorizer = TfidfVectorizer(tokenizer=names_of, lowercase=False, token_pattern=None, **options)
     known = sparse.csr_matrix(vectorizer.fit_transform(documents)).T.tocsr()
     asked = sparse.csr_matrix(vectorizer.transform(queries))
     return lambda begin, end: (asked[begin:end] @ known).toarray()
 
 
-def bm25_search(documents: list[str], queries: list[str], judgments: Judgments) -> dict[str, Any]:
-    """:func:`retrieval_metrics` of :func:`bm25_similarities`."""
-    return retrieval_metrics(bm25_similarities(documents, queries), judgments)
-
-
 def bm25_similarities(documents: list[str], queries: list[str]) -> Similarities:
-    """BM25 (Lucene's, k₁ 1.5, b 0.75) of words in lower case."""
-    words = [words_of(text.lower()) for text in documents]
+    """BM25 (Lucene's, k₁ 1.5, b 0.75) of words and parts of names (:func:`names_of`)."""
+    words = [names_of(text) for text in documents]
     index = bm25s.BM25()
     index.index(words, show_progress=False)
     known = index.vocab_dict
 
     def similarities(begin: int, end: int) -> np.ndarray:
-        asked = [[word for word in words_of(query.lower()) if word in known] for query in queries[begin:end]]
+        asked = [[word for word in names_of(query) if word in known] for query in queries[begin:end]]
         nothing = np.zeros(len(documents), dtype=np.float32)
         return np.stack([index.get_scores(words) if words else nothing for words in asked])
 

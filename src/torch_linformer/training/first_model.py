@@ -20,12 +20,10 @@ from torch_linformer.opening.model_files import check_model
 from torch_linformer.opening.model_folder import AnyConfig, read_length, reader_config
 from torch_linformer.opening.pretrained import load_any_config
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling
-from torch_linformer.training.model_settings import MAX_LENGTH, ModelSettings
+from torch_linformer.training.model_settings import MAX_LENGTH, READ_LENGTH, ModelSettings
 from torch_linformer.training.run_options import OF_ENCODERS, OF_WORDS
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
-
-WINDOWED_LENGTH = 16_384  # tokens of a document that are read in windows
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,9 @@ class FirstModel:
                 f"--read-window {settings.read_window} is for an encoder as it is, and this one is linear and reads "
                 "documents in one pass: leave it out"
             )
-        longest = WINDOWED_LENGTH if in_windows else self.max_length
+        own = isinstance(self.config, LinformerConfig) and self.config.backbone_config is None  # slots of a length
+        in_windows = in_windows or bool(settings.freeze and settings.read_window and not own)
+        longest = READ_LENGTH if in_windows else self.max_length
         decided: dict[str, Any] = {"max_length": settings.max_length or longest}
         if isinstance(self.config, LinformerSeq2SeqConfig) and settings.max_target_length is None:
             decided["max_target_length"] = cast(LinformerConfig, self.config.decoder).max_position_embeddings

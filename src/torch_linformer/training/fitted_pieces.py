@@ -1,79 +1,25 @@
 """The map of a few vectors a document, fitted to what an encoder makes of training documents, whose weights stay."""
 
-import math
-import time
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.models.pieces import PieceVectors, largest_products
-from torch_linformer.opening.run_folder import Spent
-from torch_linformer.reporting.tables import format_duration
-from torch_linformer.tasks.lexical_vector_fit import MOST_DOCUMENTS, surprise
-from torch_linformer.tasks.retrieval import SCALE, asked_of, judgments_of, queries_of
-from torch_linformer.tasks.task import Examples
-from torch_linformer.training.encoder_baselines import EmbedderVectors, embedder_vectors
-from torch_linformer.training.task_trainers import RetrievalTrainer
-from torch_linformer.training.trainer import precision_of
-from torch_linformer.training.training_screen import TrainingScreen
+from torch_linformer.tasks.lexical_vector_fit import surprise
+from torch_linformer.tasks.retrieval_metrics import SCALE
 
 # Halves of the training meetings of QMSum find those of the other (docs/log.md).
-STEPS, LEARNING_RATE, WARMUP = 150, 2e-3, 15
-BATCH = 1024  # queries of a step
+STEPS, LEARNING_RATE, WARMUP = 100, 2e-3, 15
+BATCH = 256  # queries of a step
 DISTILLED, OF_TEXTS = 0.4, 0.3  # shares of what a teacher says of queries and of other texts in the loss
-FIRST = 16  # documents that tell the time
-MOST_CHUNKS, TEXTS = 5000, 500  # chunks that are such texts, and how many of a step
+AT_ONCE = 1000  # vectors that are compared with all chunks
+MOST_CHUNKS, TEXTS = 5000, 250  # chunks that are such texts, and how many of a step
 UNLIKELY = -1e4  # the logit of a document that is no candidate
 NEAR_IDENTITY = 10.0  # what it costs to leave it
-
-
-def fit_pieces(
-    trainer: RetrievalTrainer, train: Examples, source: str, screen: TrainingScreen, seconds: float = math.inf
-) -> Spent:
-    """:func:`fit_map` to the vectors of the training documents, which are read once; returns what that took.
-
-    Of many documents as many are drawn as can be read in so many ``seconds``, by what the first few take.
-    The original of the model in ``source`` teaches how near its best chunk of each document is to every query, and to
-    chunks drawn at random.
-    """
-    begin, pieces, seed = time.monotonic(), cast(PieceVectors, trainer.task.vectors.pieces), trainer.args.seed
-
-    def read(examples: Examples) -> tuple[EmbedderVectors | None, Any]:
-        original = embedder_vectors(source, examples.documents, str(trainer.args.device), precision_of(trainer.args))
-        return original, trainer.answers_to(examples)
-
-    total, order = len(train.documents), np.random.default_rng(seed).permutation(len(train.documents))
-    if seconds < math.inf and total > FIRST:
-        read(_some(train, order[:FIRST]))
-        a_document = (time.monotonic() - begin) / FIRST
-        train = _some(train, order[: max(FIRST, int(seconds / a_document) - FIRST)])
-    part = "" if len(train.documents) == total else f"{len(train.documents):,} of "
-    screen.say(f"reading {part}{total:,} training documents, by the encoder and in chunks by the original")
-    original, vectors = read(train)
-    most = min(len(train.documents), MOST_DOCUMENTS)
-    documents, queries = asked_of(train.documents, torch.from_numpy(np.asarray(vectors)))
-    rows = np.arange(len(queries))
-    relevant, candidates = map(torch.from_numpy, judgments_of(train.documents).among(most).of(rows))
-    lessons = None if original is None else lessons_of(original, len(queries), most, pieces.channels, seed)
-    fit_map(pieces.cpu(), queries, documents[:most], relevant, candidates, lessons, seed)
-    pieces.to(trainer.args.device)
-    spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(train.windows["length"][:]))))
-    screen.say(
-        f"map of vectors fitted to {most:,} documents and {len(queries):,} queries in {format_duration(spent.seconds)}"
-    )
-    return spent
-
-
-def _some(examples: Examples, numbers: np.ndarray) -> Examples:
-    """Some of the documents, with the windows of them and of their queries."""
-    documents = examples.documents.select(numbers)
-    places = {query: len(examples.documents) + place for place, query in enumerate(queries_of(examples.documents))}
-    rows = [*numbers, *(places[query] for query in queries_of(documents))]
-    return Examples(documents, cast(Dataset, examples.windows).select(rows), examples.num_tokens[numbers])
 
 
 class Lessons(NamedTuple):
@@ -87,15 +33,27 @@ class Lessons(NamedTuple):
     of_texts: Tensor
 
 
-def lessons_of(original: EmbedderVectors, queries: int, documents: int, channels: int, seed: int) -> Lessons:
-    """Those of the best chunks of the first documents: of so many queries, and of chunks drawn at random."""
-    chunks = original.chunks[np.random.default_rng(seed).permutation(len(original.chunks))[:MOST_CHUNKS]]
-    asked = original.similarities["best_chunk"](0, queries)
-    similarities = (
-        torch.from_numpy(np.asarray(products)).float()[:, :documents]
-        for products in (asked, original.best_chunk(chunks))
-    )
-    return Lessons(next(similarities), torch.from_numpy(chunks[:, :channels]), next(similarities))
+def lessons_of(chunks: Sequence[Tensor], queries: Tensor, documents: int, seed: int) -> Lessons:
+    """Those of the best of the ``chunks`` of each document, for some queries and for chunks drawn at random.
+
+    Args:
+        chunks: vectors of length 1 of those of each document.
+        queries: vectors of queries, ``(Q, C)``.
+        documents: the first so many of which count.
+        seed: of the draw.
+    """
+    together, counts = torch.cat(list(chunks)), [len(vectors) for vectors in chunks[:documents]]
+    drawn = together[torch.from_numpy(np.random.default_rng(seed).permutation(len(together))[:MOST_CHUNKS])]
+    searched = together[: sum(counts)]
+    of_queries, of_texts = (best_chunks(asking, searched, counts) for asking in (queries, drawn))
+    return Lessons(of_queries, drawn, of_texts)
+
+
+def best_chunks(asking: Tensor, chunks: Tensor, counts: Sequence[int]) -> Tensor:
+    """How near the best chunk of each document is to vectors ``(Q, C)``: ``(Q, D)``."""
+    places = np.cumsum([0, *counts[:-1]])
+    parts = [np.maximum.reduceat((some @ chunks.T).numpy(), places, axis=1) for some in torch.split(asking, AT_ONCE)]
+    return torch.from_numpy(np.concatenate(parts))
 
 
 def fit_map(

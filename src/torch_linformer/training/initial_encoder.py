@@ -30,9 +30,8 @@ from torch_linformer.opening.pretrained import UNUSED, open_by
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.model_settings import ModelSettings
+from torch_linformer.training.model_settings import READ_WINDOW, ModelSettings
 
-READ_WINDOW = 256  # tokens that an encoder reads at once, where it reads in windows
 Say = Callable[[str], None]
 FIELDS: dict[Place, tuple[str, ...]] = {
     # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).

@@ -24,10 +24,12 @@ SHARINGS = ("none", "kv_per_head", "headwise", "kv", "layerwise")
 SLOT_MASSES = ("none", "fixed", "learned")
 ACTIVATION_MEMORY = ("none", "checkpoint", "reversible")
 MAX_LENGTH = 2048
-PRETRAINED, NONE = "minilm", "none"  # what a training of labels or numbers begins with by default, and a new model
 MAX_TARGET_LENGTH = 256
 DECODER_SLOTS = 16  # of the target so far, in addition to its window
 WINDOW = 64  # tokens of the local window of a new causal model
+PRETRAINED, NEW = "minilm", "none"  # what --from is where nobody says, and what it is for no model
+READ_WINDOW = 256  # tokens: more of a document find it better, and more at once do not (docs/documents.md)
+READ_LENGTH = 32_768  # tokens of a document that is read in windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +39,12 @@ class ModelSettings(DataSettings):
     from_model: str | None = option(
         None,
         "model to start from: a folder of train or adapt, or any encoder (folder, hub name, minilm); none: a new one  "
-        "[labels, numbers: minilm where it is installed]",
+        "[labels, numbers, embed: minilm where it is installed]",
     )
-    freeze: bool = option(
-        False, "freeze all weights of --from and fit only a head, in one pass over the documents: much faster on a CPU"
+    freeze: bool | None = option(
+        None,
+        "freeze all weights of --from and fit only a head, in one pass over the documents: much faster on a CPU  "
+        "[embed: yes]",
     )
     train_encoder: bool = option(
         False, "labels, numbers: also train the weights of --from, and keep that where it is better on validation"
@@ -99,12 +103,12 @@ class ModelSettings(DataSettings):
     lexical: str = option(
         "auto", "read words too; embed: auto keeps them where validation is better", ("auto", "always", "none")
     )
-    lexical_width: int = option(4096, "embed: dimensions of the word sketch that is appended to a vector")
+    lexical_width: int = option(8192, "embed: dimensions of the word sketch that is appended to a vector")
     vectors: int = option(1, "embed: vectors of a document at most, of which the one nearest to a query counts")
     read_window: int | None = option(
         None,
-        "tokens that an encoder reads at once, window by window; labels, numbers: of --from as it is  [256]; embed: "
-        "for --vectors or --freeze  [all]",
+        "tokens that an encoder reads at once, window by window; labels, numbers: of --from as it is  [256]; embed: 0 "
+        "for all  [with --freeze 256]",
     )
     size: str = option("tiny", "size of a new model; base has the dimensions of RoBERTa-base", tuple(SIZES))
     class_weights: str = option(
@@ -113,16 +117,20 @@ class ModelSettings(DataSettings):
 
     @classmethod
     def of(cls, **options: Any) -> Self:
-        """A training of labels or numbers begins with a pretrained encoder, unless an option shapes a new model.
+        """Labels, numbers and searches begin with a pretrained encoder, unless an option shapes a new model.
 
         K becomes the numbers and not the file: a run resumes as what it is, even if the file has changed by then.
         """
         source, usual = options.get("from_model"), {item.name: item.default for item in fields(cls)}
+        task = options.get("task", usual["task"])
         shapes_a_new_one = any(options.get(name, usual[name]) != usual[name] for name in (*OF_NEW_MODELS, *OF_ENCODERS))
-        is_pretrained = options.get("task", usual["task"]) in OF_WORDS and not shapes_a_new_one
-        if source is None and is_pretrained and is_installed(PRETRAINED):
+        if source is None and task in (*OF_WORDS, "embed") and not shapes_a_new_one and is_installed(PRETRAINED):
             source = PRETRAINED
-        options["from_model"] = None if source in (None, NONE) else encoder_folder(source)
+        options["from_model"] = None if source in (None, NEW) else encoder_folder(source)
+        if task == "embed" and options["from_model"] is not None:
+            options.setdefault("freeze", True)
+        if task == "embed" and options.get("freeze"):
+            options.setdefault("read_window", READ_WINDOW)
         k = options.get("k")
         if isinstance(k, str) and k.startswith("@") and not options.get("from_model"):
             others = cls(**{**options, "k": None})
@@ -142,7 +150,7 @@ class ModelSettings(DataSettings):
         """Whether the weights of ``--from`` stay as they are, and only what stands on them is fitted."""
         if self.task in OF_WORDS:
             return self.from_model is not None and not self.train_encoder
-        return self.freeze
+        return bool(self.freeze)
 
     @property
     def length(self) -> int:

@@ -58,7 +58,8 @@ def new_task(
         return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
     if kind is Retrieval:
         pooling = None if first is None else first.pooling
-        return Retrieval(tokenizer, pooling if pooling in POOLINGS else "mean", _pieces(settings, first))
+        pieces = _pieces(settings, first, tokenizer)
+        return Retrieval(tokenizer, pooling if pooling in POOLINGS else "mean", pieces)
     if kind is SequenceToSequence:
         return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:
@@ -72,7 +73,9 @@ def new_task(
     return kind(tokenizer, names)
 
 
-def _pieces(settings: ModelSettings, first: FirstModel | None) -> PieceVectors | None:
+def _pieces(
+    settings: ModelSettings, first: FirstModel | None, tokenizer: PreTrainedTokenizerFast
+) -> PieceVectors | None:
     """What makes several vectors of a document, or maps the one of an encoder that is kept as it is."""
     if first is not None and first.has_fitted_vectors:
         raise InputError(
@@ -82,10 +85,13 @@ def _pieces(settings: ModelSettings, first: FirstModel | None) -> PieceVectors |
     if settings.vectors == 1 and not settings.freeze:
         return None
     if first is not None and first.pooling in ("cls", "max"):
-        option = "--freeze" if settings.vectors == 1 else f"--vectors {settings.vectors}"
-        raise InputError(f"{option} takes means of states, and {first.source} pools by {first.pooling}: leave it out")
+        remedy = "give --no-freeze" if settings.vectors == 1 else f"leave out --vectors {settings.vectors}"
+        raise InputError(
+            f"--freeze and --vectors take means of states, and {first.source} pools by {first.pooling}: {remedy}"
+        )
     channels = SIZES[settings.size].hidden_size if first is None else first.reader.hidden_size
-    return PieceVectors(channels, settings.vectors, settings.read_window)
+    window = settings.read_window or None
+    return PieceVectors(channels, settings.vectors, window, *(DocumentEncoder(tokenizer, 64).marks if window else ()))
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ def prepare(
         screen.say(f"tokenizing {number:,} documents: about {format_duration(seconds * number)}")
     train = task.examples(splits.train, encoder)
     task.learn(train)
-    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part)
+    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part and settings.task != "embed")
     trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
     validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
     validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))

@@ -1,6 +1,7 @@
 """What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and tables."""
 
-from dataclasses import asdict, dataclass
+import sysconfig
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 import torch_linformer
+from torch_linformer.data.reading.sources import STDLIB
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_and_versions
 from torch_linformer.opening.model_folder import AnyModel
@@ -29,6 +31,7 @@ from torch_linformer.reporting.report import (
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_score, score_title
 from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.retrieval import Retrieval
+from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields
 from torch_linformer.training.document_parts import Weighed, worth_of_parts
@@ -57,6 +60,8 @@ class Outcome:
     weighed: Weighed | None
     lexical: Weighing | None
     baselines: dict[str, dict[str, Any]]
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hits: list[tuple[str, list[str]]] = field(default_factory=list)
     costs: tuple[Cost, Cost] | None
     history: list[dict[str, Any]]
     num_tokens: np.ndarray
@@ -77,6 +82,9 @@ class Outcome:
         model = "full attention" if self.full_attention else "Linformer"
         if self.weighed is not None and self.settings.frozen:
             return self.weighed.shipped
+        if self.settings.task == "embed" and self.settings.freeze:
+            number = self.settings.vectors
+            model = f"{number} vector{'s' * (number > 1)} of a document"
         return model if self.lexical is None else self.lexical.name(model)
 
     @property
@@ -170,6 +178,12 @@ def show_outcome(outcome: Outcome, output: Path, screen: TrainingScreen) -> None
         f"trained in {format_duration(outcome.spent.all_seconds)} at "
         f"{format_count(outcome.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
     )
+    for query, hits in outcome.hits:
+        screen.say("\n".join([f"\n{query}", *(f"  {hit}" for hit in hits)]))
+    if outcome.hits:
+        searched = outcome.settings.documents or outcome.settings.data
+        searched = sysconfig.get_paths()["stdlib"] if searched == STDLIB else searched
+        screen.say(f'\nto ask your own:  linformer search {output} --documents {searched} "a question"')
 
 
 def _headlines(outcome: Outcome) -> list[Headline]:
@@ -189,7 +203,7 @@ def _headlines(outcome: Outcome) -> list[Headline]:
 def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
     task, scores = outcome.task, {outcome.method: outcome.scores}
-    scores |= outcome.parts
+    scores |= outcome.parts | outcome.variants
     scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
     fewest = min((row["numbers"] for row in outcome.baselines.values() if "numbers" in row), key=len, default=())
     if 0 < len(fewest) < len(outcome.splits.test):  # the model, too, is compared by what those documents add
@@ -197,9 +211,17 @@ def _scores(outcome: Outcome) -> Section:
         scores[f"{outcome.method}, on the {len(fewest):,} documents of the rows above, drawn"] = {
             score: of / max(out_of, 1e-12) for score, (of, out_of) in same.items()
         }
-    keys = task.headline
+    keys, best = task.headline, task.best_metric
     rows = [(name, *(format_score(row[key]) if key in row else None for key in keys)) for name, row in scores.items()]
-    columns = ("method", *map(score_title, keys))
+    columns: tuple[str, ...] = ("method", *map(score_title, keys))
+    if isinstance(task, Retrieval):  # how much better the model is, on the same queries
+        ours = outcome.scores["tallies"][best]
+        gains = [paired_difference(ours, row["tallies"][best]) if "tallies" in row else None for row in scores.values()]
+        columns = (*columns, f"{score_title(best)} below the model (s.e.)")
+        rows = [
+            (*row, None if gain is None or row[0] == outcome.method else f"{gain[0]:+.4f} (± {gain[1]:.4f})")
+            for row, gain in zip(rows, gains, strict=True)
+        ]
     chosen = [f"{BASELINES[name]}: {row['chosen']}." for name, row in outcome.baselines.items() if "chosen" in row]
     return Section("Held-out documents, scored once", text=" ".join(chosen), columns=columns, rows=rows)
 
@@ -209,9 +231,7 @@ def _advice(outcome: Outcome) -> str:
     settings, best = outcome.settings, f"eval_{outcome.task.best_metric}"
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
     if settings.frozen:
-        ideas.append("training the encoder: " + ("--train-encoder" if settings.task in OF_WORDS else "no --freeze"))
-    if settings.task == "embed" and outcome.lexical is not None and outcome.lexical.kept:
-        ideas.append("a larger --lexical-width")
+        ideas.append("training the encoder: " + ("--train-encoder" if settings.task in OF_WORDS else "--no-freeze"))
     curve = [entry[best] for entry in outcome.history if best in entry]
     pick = max if outcome.task.larger_is_better else min
     if len(curve) > 1 and curve[-1] != pick(curve[:-1]) and curve[-1] == pick(curve):

@@ -16,7 +16,8 @@ from torch_linformer.models.pieces import largest_products
 from torch_linformer.opening import processes
 from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.tasks.language_modeling import MaskedLanguageModeling
-from torch_linformer.tasks.retrieval import SCALE, Retrieval
+from torch_linformer.tasks.retrieval import Retrieval
+from torch_linformer.tasks.retrieval_metrics import SCALE
 from torch_linformer.tasks.task import IGNORED, Task
 from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.document_trainer import DocumentTrainer

@@ -67,7 +67,7 @@ class TrainSettings(ModelSettings):
         least = {"context_parallel": 1, "max_length": 4, "max_target_length": 4}
         least |= dict.fromkeys(("stride", "max_errors", "patience", "freeze_layers", "window"), 0)
         least |= dict.fromkeys(("exact_first", "exact_last"), 0)
-        least |= {"vectors": 1, "read_window": 16}
+        least |= {"vectors": 1, "read_window": 16 if self.read_window else 0}
         check_options(self, (*lengths, "epochs", "max_steps", "minutes", "learning_rate"), least)
         if self.report_to is not None and find_spec(self.report_to) is None:
             raise InputError(
@@ -105,10 +105,14 @@ class TrainSettings(ModelSettings):
         if self.task not in OF_TASKS.get(name, TASKS):
             raise InputError(f"{flag(name)} goes with --task {', '.join(OF_TASKS[name])}, not {self.task}")
         if self.from_model and name in OF_NEW_MODELS:
-            raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
+            raise InputError(
+                f"{flag(name)} is for a new model; --from {self.from_model} has its own; --from none begins a new one"
+            )
         if self.frozen and name in (*OF_STEPS, *["minutes", "batch_size"] * (self.task in OF_WORDS)):
-            how = "without --train-encoder" if self.task in OF_WORDS else "with --freeze"
-            raise InputError(f"{flag(name)} has no effect {how}, as no weight of the encoder is trained: leave it out")
+            trained = "--train-encoder" if self.task in OF_WORDS else "--no-freeze"
+            raise InputError(
+                f"{flag(name)} has no effect, as no weight of the encoder is trained: leave it out, or give {trained}"
+            )
         if name == "lexical" and self.lexical == "always" and self.task in OF_WORDS:
             raise InputError("--lexical always is for --task embed: words of labels are weighed, and stay")
         if name == "read_window" and self.task in OF_WORDS and self.from_model is None:
@@ -122,7 +126,13 @@ class TrainSettings(ModelSettings):
             raise InputError("--overflow windows has no effect here: an encoder reads all of a document: leave it out")
         if self.attention == "full" and name in OF_LINFORMER:
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
-        if name == "read_window" and self.task == "embed" and self.vectors == 1 and not self.freeze:
+        if (
+            name == "read_window"
+            and self.task == "embed"
+            and self.read_window
+            and self.vectors == 1
+            and not self.freeze
+        ):
             raise InputError(f"--read-window {self.read_window} goes with --vectors or --freeze: leave it out")
         if name == "lexical_width" and self.lexical == "none":
             raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")

@@ -26,14 +26,14 @@ from torch_linformer.training.document_parts import DocumentParts, Weighed
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.encoder_baselines import embedder_baselines
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.fitted_pieces import fit_pieces
 from torch_linformer.training.fitting import fit
+from torch_linformer.training.frozen_search import FrozenSearch, learn_search
 from torch_linformer.training.initial_model import build_model, has_new_head
 from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
 from torch_linformer.training.new_model import add_latent_semantics
 from torch_linformer.training.prepared import EVALUATIONS, prepare
 from torch_linformer.training.run_report import Outcome
-from torch_linformer.training.search_parts import fitted_vector, weigh_vectors
+from torch_linformer.training.search_parts import weigh_vectors
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention, step_of
 from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
@@ -136,15 +136,19 @@ class Training:
             command: the command line, for the report.
         """
         self._begin()
-        settings, weighed, lexical = self.settings, None, None
+        settings, weighed, lexical, search = self.settings, None, None, None
+        if isinstance(self.task, Retrieval):
+            self.task.vectors.to(self.device)
         if isinstance(self.task, WholeDocuments):
             weighed = self._learn_documents()
             scores = weighed.scores[weighed.shipped]
+        elif isinstance(self.task, Retrieval) and settings.freeze:
+            search = self._search()
+            self.spent, lexical = search.spent, search.weighing
         else:
-            if isinstance(self.task, Retrieval):
-                self.task.vectors.to(self.device)
             self._fit()
             lexical = self._weigh_lexical_part()
+        if weighed is None:
             scores = self.trainer.scores_of(self.data.test) if lexical is None else lexical.scores
         if not processes.is_main():
             return None
@@ -162,7 +166,9 @@ class Training:
             scores=scores,
             weighed=weighed,
             lexical=lexical,
-            baselines=self._baselines() if settings.baseline else {},
+            baselines=self._baselines(search) if settings.baseline else {},
+            variants=search.variants if search else {},
+            hits=search.hits if search else [],
             costs=measure_beside_full_attention(self.step(self.rows)) if settings.probe else None,
             history=self.history,
             num_tokens=self.data.train.num_tokens,
@@ -205,10 +211,6 @@ class Training:
     def _fit(self) -> None:
         """Train the weights that are not frozen."""
         settings, data, trainer = self.settings, self.data, self.trainer
-        if settings.freeze:
-            source, seconds = cast(FirstModel, self.first).source, 60 * (settings.minutes or math.inf)
-            self.spent = fit_pieces(cast(RetrievalTrainer, trainer), data.train, source, self.screen, seconds)
-            return
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
             size = fit_micro_batches(trainer)
             self.screen.say(size.describe())
@@ -219,6 +221,22 @@ class Training:
         fitted = processes.count() == 1 and self._has_new_head
         self.spent = fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted)
         self.history = trainer.state.log_history
+
+    def _search(self) -> FrozenSearch:
+        """What is learned of documents that an encoder reads once."""
+        settings, data = self.settings, self.data
+        return learn_search(
+            cast(RetrievalTrainer, self.trainer),
+            data.train,
+            data.validation,
+            data.test,
+            cast(FirstModel, self.first).source,
+            self.screen,
+            width=settings.lexical_width,
+            words=settings.lexical,
+            seconds=60 * (settings.minutes or math.inf),
+            compared=settings.baseline,
+        )
 
     @property
     def _has_new_head(self) -> bool:
@@ -231,18 +249,18 @@ class Training:
         if not (settings.with_lexical_part and isinstance(task, Retrieval)):
             return None
         self.screen.say("fitting the lexical part of vectors and weighing it")
-        channels, encoder = int(self.model.config.hidden_size), task.encoder(settings.length)
-        words = fitted_vector(task, data.splits.train, encoder, channels, settings.lexical_width, settings.seed)
-        trainer, always = cast(RetrievalTrainer, self.trainer), settings.lexical == "always"
-        weighing = weigh_vectors(trainer, words, data.validation, data.test, always=always)
-        self.screen.say(weighing.describe())
-        return weighing
+        trainer, parts = cast(RetrievalTrainer, self.trainer), (data.splits.train, data.validation, data.test)
+        return weigh_vectors(
+            trainer, *parts, settings.lexical_width, self.screen.say, always=settings.lexical == "always"
+        )
 
-    def _baselines(self) -> dict[str, dict[str, Any]]:
+    def _baselines(self, search: FrozenSearch | None) -> dict[str, dict[str, Any]]:
         """What the model must beat, which of an encoder is also what it was before."""
         splits, seed = self.data.splits, self.settings.seed
         baselines = self.task.baselines(splits.train, splits.validation, splits.test, seed)
-        if self.first is not None and isinstance(self.task, Retrieval):
+        if search is not None and search.baselines:
+            baselines |= search.baselines
+        elif self.first is not None and isinstance(self.task, Retrieval):
             baselines |= embedder_baselines(self.first.source, splits.test, self.device, self.precision)
         if self.settings.frozen and isinstance(self.task, WholeDocuments):
             baselines |= self.parts.baselines()

@@ -78,9 +78,9 @@ def docstring_search(root: Path, library: str) -> tuple[list[Searched], str]:
             found.append(file._replace(queries=[own[number * len(own) // kept] for number in range(kept)]))
     if len({file.group for file in found}) < 2:
         raise InputError(f"{root}: too few source files with docstrings to learn from; give documents of your own")
-    queries, groups = sum(len(file.queries) for file in found), len({file.group for file in found})
+    number, groups = sum(len(file.queries) for file in found), len({file.group for file in found})
     return found, (
-        f"{len(found):,} files of {library}, without their docstrings, and {queries:,} of these as queries; what is "
+        f"{len(found):,} files of {library}, without their docstrings, and {number:,} of these as queries; what is "
         f"held out is of other packages and modules, of which there are {groups}"
     )
 
