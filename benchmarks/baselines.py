@@ -35,6 +35,7 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.svm import LinearSVC
+from torch_linformer.training.lexical import fit_heads
 
 from documents import SETS, Parts, write_set
 from learning import chosen, run_all, write_results
@@ -44,7 +45,6 @@ from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.baselines import tfidf_baseline
 from torch_linformer.tasks.tallies import paired_difference, tally
 from torch_linformer.tasks.whole_documents import Classification
-from torch_linformer.training.lexical import fit_heads
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.train_settings import TrainSettings
 

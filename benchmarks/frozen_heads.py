@@ -28,6 +28,7 @@ import torch
 import typer
 from datasets import Dataset
 from torch import Tensor
+from torch_linformer.training.fitted_head import best_head, pooled_states
 
 from documents import SETS, Parts, imdb, write_set
 from learning import chosen, run_all, write_results
@@ -44,7 +45,6 @@ from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.fitted_head import best_head, pooled_states
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.prepared import new_task
 from torch_linformer.training.splits import load_splits

@@ -170,7 +170,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take inputs up to ``max_len`` tokens; only learned positions change.
 
-        They are stretched, or kept: those beyond the last one repeat from the first.
+        They are stretched, or kept: those beyond the last one repeat those of a window.
 
         Raises:
             ValueError: for an unknown ``mode``, or ``max_len`` below ``k``; the model is then as before.

@@ -210,7 +210,7 @@ class Training:
 
     def _fit(self) -> None:
         """Train the weights that are not frozen."""
-        settings, data, trainer = self.settings, self.data, self.trainer
+        settings, trainer = self.settings, self.trainer
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
             size = fit_micro_batches(trainer)
             self.screen.say(size.describe())
