@@ -225,7 +225,7 @@ def test_several_labels_some_of_them_unknown(texts, counted):
     known[::7, 1] = torch.nan
     targets = Targets(known, 3, cross_entropy_of_several)
     words = fit_words(counted[0], targets)
-    reader = fit_reader(states_of(texts[1]), states_of(texts[1]), targets, [words])
+    reader = fit_reader(states_of(texts[1]), states_of(texts[1]), targets)
     both = weigh([words, reader], targets)
     assert all(each.judged.isfinite().all() and each.factor >= 0 for each in both)
     assert words.unseen.argmax(1).tolist() == [0, 1, 2]

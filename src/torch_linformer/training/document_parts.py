@@ -107,7 +107,7 @@ class DocumentParts:
             reads: whether the encoder knows something before that, and so is a reader.
         """
         words = [self.words()] if self.settings.with_lexical_part else []
-        frozen = [*words, self.reader(words)] if reads else words
+        frozen = [*words, self.reader()] if reads else words
         if train is None:
             return self._weighed(frozen, self.targets)
         if reads:
@@ -145,7 +145,7 @@ class DocumentParts:
 
         return processes.on_main(fitted)
 
-    def reader(self, beside: Sequence[Part], most: int | None = None) -> Part:
+    def reader(self, most: int | None = None) -> Part:
         """The part of what the encoder makes of documents, or of the first tokens of each."""
         pad = cast(int, self.task.tokenizer.pad_token_id)
         model = cast(Any, self.model).to(self.device).eval()
@@ -156,14 +156,14 @@ class DocumentParts:
             for rows in (known, self.data.test.windows["input_ids"])
         )
         self.states = self.states or (of_known, of_test)
-        return fit_reader(of_known, of_test, self.targets, beside)
+        return fit_reader(of_known, of_test, self.targets)
 
     def baselines(self) -> dict[str, dict[str, Any]]:
         """Scores of the reader's first window alone, where documents are longer, and of scikit-learn's own stack."""
         task, window = self.task, self.model.config.read_window
         rows: dict[str, dict[str, Any]] = {}
         if window is not None and max(self.data.test.windows["length"]) > window:
-            (first,) = weigh([self.reader([], window)], self.targets)
+            (first,) = weigh([self.reader(window)], self.targets)
             rows["first_window"] = task.scores(self._answers(first.unseen), self.data.splits.test)
         if isinstance(task, Classification):
             texts = [part["text"][:] for part in (self.documents, self.data.splits.test)]

@@ -166,7 +166,7 @@ class Trial(NamedTuple):
 _loss = attrgetter("loss")
 
 
-def fit_reader(states: Tensor, unseen: Tensor, targets: Targets, beside: Sequence[Part] = ()) -> Part:
+def fit_reader(states: Tensor, unseen: Tensor, targets: Targets) -> Part:
     r"""The reader's part: a linear layer of standardized states, with the ridge of the best cross-validation.
 
     .. math:: W, b = \arg\min \; L(z W^\top + b) + \frac{\lambda}{2} \lVert W \rVert^2,
@@ -179,7 +179,6 @@ def fit_reader(states: Tensor, unseen: Tensor, targets: Targets, beside: Sequenc
         states: p of the documents that are not held out, ``(n, C)``.
         unseen: p of the test documents.
         targets: what is known of the former.
-        beside: parts whose logits will be added, beside which the ridge is chosen.
     """
     mean, std = states.mean(dim=0), states.std(dim=0, correction=0)
     std = std.where(std > CONSTANT * std.median(), torch.inf)
@@ -189,8 +188,7 @@ def fit_reader(states: Tensor, unseen: Tensor, targets: Targets, beside: Sequenc
     for learned, rows in targets.folds:
         for ridge, weight, bias in _ridge_path(judged[learned], targets.known[learned], targets):
             decisions[ridge][rows] = judged[rows] @ weight.T + bias
-    others = [part.judged for part in beside]
-    chosen = min(RIDGES, key=lambda ridge: targets.loss(*others, decisions[ridge]))
+    chosen = min(RIDGES, key=lambda ridge: targets.loss(decisions[ridge]))
     weight, bias = next(
         (weight, bias) for ridge, weight, bias in _ridge_path(z, targets.labels, targets) if ridge == chosen
     )
