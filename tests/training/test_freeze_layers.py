@@ -14,11 +14,12 @@ from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.train_settings import TrainSettings
 
+LOWEST = {"train_encoder": True, "freeze_layers": 1}
 NEW = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}  # options of new models only
 
 
 def test_what_is_kept_is_as_it_was_and_the_rest_learns(masked_run, train_quickly, tmp_path):
-    shown = train_quickly(tmp_path / "run", **NEW, from_model=str(masked_run.folder), freeze_layers=1, max_steps=10)
+    shown = train_quickly(tmp_path / "run", **NEW, from_model=str(masked_run.folder), **LOWEST, max_steps=10)
     assert "the word embeddings stay, and of its layers the lowest 1" in shown
     first, weights = (load_file(folder / "model.safetensors") for folder in (masked_run.folder, tmp_path / "run"))
     below = [name for name in weights if name.startswith(("linformer.embeddings.", "linformer.encoder.layers.0."))]
@@ -47,7 +48,8 @@ def test_the_rest_has_the_gradients_that_it_has_in_a_training_of_all(tmp_path, a
     first.save_pretrained(tmp_path / "first")
     task, ids, found = task_of(first, None), torch.randint(1, 50, (3, 12)), []
     for number in (0, 1):
-        settings = TrainSettings(from_model=str(tmp_path / "first"), freeze_layers=number, max_length=16)
+        options = {**LOWEST, "freeze_layers": number, "max_length": 16}
+        settings = TrainSettings(from_model=str(tmp_path / "first"), **options)
         model = build_model(settings, FirstModel.of(settings), task, None, None).double().train()
         model(input_ids=ids, labels=torch.tensor([0, 1, 1])).loss.backward()
         found.append({name: x.grad for name, x in model.named_parameters()})
@@ -63,5 +65,5 @@ def test_the_rest_has_the_gradients_that_it_has_in_a_training_of_all(tmp_path, a
 def test_more_layers_than_there_are_cannot_be_kept(masked_run, train_quickly, tmp_path):
     """And that is said before any text is read."""
     with pytest.raises(InputError, match=r"--from .*: --freeze-layers 99 is more than its \d+ layers"):
-        train_quickly(tmp_path / "run", **NEW, from_model=str(masked_run.folder), freeze_layers=99)
+        train_quickly(tmp_path / "run", **NEW, from_model=str(masked_run.folder), **{**LOWEST, "freeze_layers": 99})
     assert not (tmp_path / "run").exists()

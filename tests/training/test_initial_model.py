@@ -39,7 +39,7 @@ def test_balanced_class_weights_by_hand(tmp_path, write_csv):
 
 @pytest.mark.parametrize("task", ["classify", "regress"])
 def test_a_classifier_for_other_labels_keeps_its_pooler(classifier_run, tmp_path, write_csv, task):
-    config = AutoConfig.from_pretrained(classifier_run.folder, classifier_hidden_act="tanh", lexical_buckets=None)
+    config = AutoConfig.from_pretrained(classifier_run.folder, classifier_hidden_act="tanh", lexical_features=None)
     source = LinformerForSequenceClassification(config)
     tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
     write_model(source, tokenizer, tmp_path / "source")

@@ -172,12 +172,12 @@ def test_the_best_checkpoint_on_validation_is_the_one_kept(classifier_run, maske
         load_file(run.folder / "model.safetensors"),
         load_file(trained / f"checkpoint-{best}/model.safetensors"),
     )
-    divided = {"classifier.weight", "classifier.bias"} if task == "classify" else set()  # by the temperature
     assert kept.keys() == chosen.keys()
-    assert all(torch.equal(kept[name], chosen[name]) for name in kept.keys() - divided)
-    for name in divided:
-        temperature = read_json(run.folder / "metrics.json")["temperature"]
-        torch.testing.assert_close(kept[name] * temperature, chosen[name])
+    if task == "classify":  # a factor makes its probabilities the best for the validation documents
+        factor = float(kept["classifier.weight"].norm() / chosen["classifier.weight"].norm())
+        for name in ("classifier.weight", "classifier.bias"):
+            torch.testing.assert_close(kept.pop(name), chosen.pop(name) * factor)
+    assert all(torch.equal(kept[name], chosen[name]) for name in kept)
     if task == "classify":
         assert best < 40  # otherwise this test would say little
         last = load_file(trained / "checkpoint-40" / "model.safetensors")
@@ -244,7 +244,8 @@ def test_the_best_checkpoint_may_be_the_damaged_one(classifier_run, train_quickl
     zero(best / "model.safetensors")
     shown = train_quickly(output, resume=True)
     assert f"{best}, with the best weights so far, is damaged: the best from here on are kept" in shown
-    assert weights(output) == weights(classifier_run.moments / "trained" / "checkpoint-40")
+    ends, last = (load_file(folder / "model.safetensors") for folder in (output, classifier_run.moments / "trained" / "checkpoint-40"))
+    assert all(torch.equal(ends[name], last[name]) for name in last if not name.startswith("classifier."))
 
 
 def test_time_and_curve_of_a_resumed_run_are_those_of_the_whole(classifier_run, train_quickly, tmp_path):
@@ -453,19 +454,6 @@ def test_patience_ends_a_run_that_learns_nothing_more(train_quickly, tmp_path):
     assert "step 16" not in shown and "Held-out documents, scored once" in shown
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "moments/trained"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-
-
-def test_a_transformer_that_cannot_catch_up_with_the_lexical_head_is_not_waited_for(train_quickly, tmp_path):
-    """Killed then, it does not go on learning; and its report does not call it the winner."""
-    options = {"learning_rate": 1e-12, "patience": 9, "lexical": "auto"}
-    shown = train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
-    assert "stopping at step 12 of 40: on the validation documents the lexical head alone is ahead by 0." in shown
-    assert "--from an encoder" in shown and "step 16" not in shown
-    metrics = read_json(tmp_path / "run" / "metrics.json")
-    assert metrics["method"] == "TF-IDF head only"
-    assert metrics["verdict"].startswith("The transformer has no weight in this model, and so has won nothing. TF-IDF ")
-    shown = train_quickly(tmp_path / "moments" / "trained", resume=True, **options)
-    assert "step 16" not in shown and "Held-out documents, scored once" in shown
 
 
 def test_minutes_end_the_run(train_quickly, tmp_path):

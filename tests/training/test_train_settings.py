@@ -122,7 +122,8 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"window": -1}, "--window must be at least 0, got -1"),
         ({"from_model": "m", "k": "2,3"}, "--k must be one number for an encoder of --from, got '2,3'"),
         ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
-        ({"freeze": True}, "--freeze keeps the weights of another model: name one with --from"),
+        ({"freeze": True, "task": "embed"}, "--freeze keeps the weights of another model: name one with --from"),
+        ({"train_encoder": True}, "--train-encoder keeps the weights of another model: name one with --from"),
         ({"freeze_layers": 1}, "--freeze-layers keeps the weights of another model: name one with --from"),
         ({"freeze_layers": -1}, "--freeze-layers must be at least 0, got -1"),
         ({"report_to": "comet"}, "--report-to must be one of tensorboard, wandb, mlflow, got 'comet'"),
@@ -130,11 +131,23 @@ def test_slots_are_one_number_or_one_a_layer():
             {"freeze_layers": 1, "from_model": "m", "task": "mlm"},
             "--freeze-layers goes with --task classify, multilabel, regress, embed, token-classify, qa, not mlm",
         ),
-        ({"freeze": True, "from_model": "m", "task": "mlm"}, "--freeze goes with --task classify, multilabel, regress"),
+        ({"freeze": True, "from_model": "m"}, "--freeze goes with --task embed, not classify"),
+        (
+            {"train_encoder": True, "from_model": "m", "task": "embed"},
+            "--train-encoder goes with --task classify, multilabel, regress, not embed",
+        ),
+        ({"lexical": "always"}, "--lexical always is for --task embed: words of labels are weighed, and stay"),
+        ({"overflow": "windows"}, "--overflow windows reads parts of documents one by one, and words are read of who"),
+        ({"overflow": "windows", "lexical": "none", "from_model": "m"}, "--overflow windows has no effect here: an en"),
+        ({"read_window": 64}, "--read-window 64 is for an encoder of --from: leave it out"),
         *(
             (
-                {"freeze": True, "from_model": "m", name: value},
-                f"--{name.replace('_', '-')} has no effect with --freeze, which fits a head in one go: leave it out",
+                {"from_model": "m", "task": task, **freeze, name: value},
+                f"{flag(name)} has no effect {how}, as no weight of the encoder is trained: leave it out",
+            )
+            for task, freeze, how in (
+                ("multilabel", {}, "without --train-encoder"),
+                ("embed", {"freeze": True}, "with --freeze"),
             )
             for name, value in {
                 "epochs": 2.0,
@@ -144,7 +157,9 @@ def test_slots_are_one_number_or_one_a_layer():
                 "fsdp": True,
                 "compile": True,
                 "freeze_layers": 1,
+                **({"minutes": 2.0, "batch_size": 4} if task == "multilabel" else {}),
             }.items()
+            if (task, name) != ("embed", "compile")
         ),
         ({"attention": "full", "window": 16}, "--window has no effect with --attention full: leave it out"),
         ({"attention": "full", "sharing": "kv"}, "--sharing has no effect with --attention full: leave it out"),
@@ -248,6 +263,7 @@ VALUES = {
     "probe": ("false", False),
     "patience": ("3", 3),
     "freeze": ("true", True),
+    "train-encoder": ("true", True),
     "freeze-layers": ("3", 3),
     "stride": ("5", 5),
     "packing": ("false", False),
@@ -342,5 +358,5 @@ def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
 def test_one_that_is_does_not_make_another_run_but_needs_steps(monkeypatch):
     monkeypatch.setattr(train_settings, "find_spec", lambda name: name)
     assert identity(TrainSettings(report_to="wandb", push_to_hub="posts")) == identity(TrainSettings())
-    with pytest.raises(InputError, match=r"^--report-to has no effect with --freeze, which fits a head in one go"):
-        TrainSettings(report_to="wandb", freeze=True, from_model="m")
+    with pytest.raises(InputError, match=r"^--report-to has no effect without --train-encoder, as no weight of the "):
+        TrainSettings(report_to="wandb", from_model="m")
