@@ -17,7 +17,8 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from torch_linformer.models.lexical_vector import NOTHING, LexicalVector
+from torch_linformer.models.lexical_head import NOTHING as NO_WORD
+from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 
@@ -42,16 +43,23 @@ def test_a_program_of_torch_scores_texts_of_any_length(config, tokenizer, tmp_pa
 
 
 @torch.no_grad()
-def test_a_lexical_head_counts_the_same_words(config, tokenizer, tmp_path):
+@pytest.mark.parametrize("letters", [0, 2], ids=["words", "and n-grams"])
+def test_a_lexical_head_counts_the_same_words(config, tokenizer, tmp_path, letters):
     torch.manual_seed(0)
-    model = LinformerForSequenceClassification(LinformerConfig(**{**config.to_diff_dict(), "lexical_buckets": 4096}))
+    fields = {**config.to_diff_dict(), "lexical_features": 4096, "lexical_letters": letters}
+    model = LinformerForSequenceClassification(LinformerConfig(**fields))
     head = model.lexical
-    head.counts_as.copy_(torch.arange(len(head.counts_as)))
-    head.counts_as[:2] = NOTHING
-    tokens = torch.arange(len(head.counts_as)).repeat(8)[:4000]
-    following = (tokens * 7 + torch.arange(len(tokens)) // 50) % len(head.counts_as)
-    pairs = head.codes(tokens, following)
-    head.pairs[head.buckets(pairs)[0]] = pairs
+    tokens = torch.arange(len(head.spelling))
+    head.spelling.copy_(tokens * 7919)
+    head.sizes.fill_(2)
+    head.joins.copy_(torch.stack([tokens % 3 == 0, tokens % 5 > 0]))
+    head.spelling[:2] = NO_WORD
+    if letters:
+        head.letters.copy_(97 + torch.stack([tokens % 26, tokens % 7], dim=1))
+    words = head.words(tokens.repeat(8)[None])
+    codes = words.codes[words.real].unique()
+    head.codes[: len(codes[:4096])] = codes[:4096]
+    head.codes.copy_(head.codes.sort().values)
     for tensor in (head.weight, head.bias, head.idf):
         tensor.uniform_(0.1, 2.0)
     model.save_pretrained(tmp_path / "model")

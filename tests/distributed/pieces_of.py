@@ -31,6 +31,7 @@ from torch_linformer import (
 )
 from torch_linformer.distributed import SequencePiece, context_parallel
 from torch_linformer.encoders import linearize
+from torch_linformer.models.lexical_head import KINDS, WORD
 from torch_linformer.nn import LinformerAttention, LinformerEncoder
 
 COUNTS = (1, 2, 3, 4)
@@ -76,10 +77,10 @@ MODELS = {
         LinformerForSequenceClassification,
         {"pooling": "mean_max", "projection": "dynamic", "sharing": "kv_per_head", "exact_first": 1},
     ),
-    "classes with a lexical head": (LinformerForSequenceClassification, {"pooling": "mean", "lexical_buckets": 64}),
+    "classes with a lexical head": (LinformerForSequenceClassification, {"pooling": "mean", "lexical_features": 64}),
     "classes with a lexical head, without a token for padding": (
         LinformerForSequenceClassification,
-        {"pooling": "max", "lexical_buckets": 0, "pad_token_id": None},
+        {"pooling": "max", "lexical_features": 45, "lexical_letters": 1, "pad_token_id": None},
     ),
     "masked words": (LinformerForMaskedLM, {"projection": "mean", "window": 4, "position_embedding": "sinusoidal"}),
     "masked words, reversible": (
@@ -216,9 +217,12 @@ def twins(model_class: type, options: dict) -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
     first, second = (model_class(config_of(options)).double() for _ in range(2))
     if getattr(first, "lexical", None) is not None:
-        first.lexical.counts_as.copy_(torch.arange(50))
-        first.lexical.idf.fill_(1.0)
-        nn.init.normal_(first.lexical.weight)
+        head = first.lexical
+        head.spelling.copy_(torch.arange(50))  # each token is a word
+        head.sizes.fill_(1)
+        head.codes.copy_(KINDS * torch.arange(len(head.codes)) + WORD)
+        head.idf.fill_(1.0)
+        nn.init.normal_(head.weight)
     second.load_state_dict(first.state_dict())
     return first, second
 

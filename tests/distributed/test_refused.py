@@ -135,7 +135,7 @@ def test_positions_of_packed_rows():
 
 
 def test_a_lexical_head_without_the_whole_row(piece):
-    model = LinformerForSequenceClassification(LinformerConfig(lexical_buckets=8, **SIZES))
+    model = LinformerForSequenceClassification(LinformerConfig(lexical_features=8, **SIZES))
     with pytest.raises(ValueError, match="the lexical head reads whole rows"):
         model(torch.zeros(1, 10, dtype=torch.long), piece)
 

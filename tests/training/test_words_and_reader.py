@@ -19,7 +19,7 @@ from torch_linformer.training import words_and_reader
 from torch_linformer.training.words_and_reader import (
     LEAST,
     RIDGES,
-    Part,
+    LinearPart,
     Targets,
     fit_factors,
     fit_reader,
@@ -60,7 +60,7 @@ def noisy(labels, scale, seed, classes=3):
 
 
 def part(name, judged):
-    return Part(name, "", judged, judged[:4], None)
+    return LinearPart(name, "", judged, judged[:4], None)
 
 
 def test_folds_judge_each_document_once_and_keep_the_shares_of_labels(targets, labels):

@@ -25,7 +25,7 @@ from torch_linformer.models.backbone_fields import inputs_of
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
-from torch_linformer.models.windows import Windows
+from torch_linformer.models.row_windows import Windows
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from joblib import Parallel, delayed, parallel_config
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import f1_score
 from sklearn.svm import LinearSVC
 from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.parallel import Parallel, delayed
 
 from torch_linformer.tasks.metrics import multilabel_metrics
 
@@ -94,8 +94,8 @@ class LinearClassifier:
             known = ~np.isnan(column)
             return self._one(features if known.all() else features[known], column[known], weights)
 
-        with parallel_config("threading", n_jobs=-1):  # liblinear lets other threads run
-            fitted = Parallel()(delayed(one)(column) for column in targets.T)
+        # liblinear lets other threads run.
+        fitted = Parallel(n_jobs=-1, prefer="threads")(delayed(one)(column) for column in targets.T)
         return Weights(np.stack([weight for weight, _ in fitted]), np.array([bias for _, bias in fitted]))
 
     def _one(self, features: Any, target: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, float]:

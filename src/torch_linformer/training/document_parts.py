@@ -26,7 +26,7 @@ from torch_linformer.training.prepared import Prepared
 from torch_linformer.training.states import KeptStates
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
-from torch_linformer.training.words_and_reader import Part, Targets, fit_reader, fit_words, weigh
+from torch_linformer.training.words_and_reader import LinearPart, Targets, fit_reader, fit_words, weigh
 
 WORDS, READER, NETWORK, SUM = "words", "the reader", "the network", "both"
 ENDLESS = 10**9  # tokens: whole documents
@@ -43,7 +43,7 @@ class Weighed:
         tested: how many are scored.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[LinearPart]
     scores: dict[str, dict[str, Any]]
     judged: int
     tested: int
@@ -130,14 +130,14 @@ class DocumentParts:
                 return self._weighed(frozen, self.targets)
         return self._weighed(parts, unseen)
 
-    def words(self) -> Part:
+    def words(self) -> LinearPart:
         """The part of the words of whole documents."""
         encoder = DocumentEncoder(self.task.tokenizer, ENDLESS)
         parts = [tokenize_documents(part, encoder) for part in (self.documents, self.data.splits.test)]
         texts = self.documents["text"]
         self.screen.say("fitting words, by cross-validation (--lexical none leaves them out)")
 
-        def fitted() -> Part:
+        def fitted() -> LinearPart:
             ids, size = [row for part in parts for row in part["input_ids"]], self.model.config.vocab_size
             short = sum(map(len, texts)) <= SHORT * len(texts)
             counts = WordCounts(self.task.tokenizer, size, ids, len(texts), characters=short)
@@ -145,7 +145,7 @@ class DocumentParts:
 
         return processes.on_main(fitted)
 
-    def reader(self, most: int | None = None) -> Part:
+    def reader(self, most: int | None = None) -> LinearPart:
         """The part of what the encoder makes of documents, or of the first tokens of each."""
         pad = cast(int, self.task.tokenizer.pad_token_id)
         model = cast(Any, self.model).to(self.device).eval()
@@ -172,21 +172,21 @@ class DocumentParts:
             rows["stack"] = task.scores_of_labels(predicted, self.data.splits.test)
         return rows
 
-    def _network(self, trainer: DocumentTrainer) -> Part:
+    def _network(self, trainer: DocumentTrainer) -> LinearPart:
         """What a trained network says of the validation documents that are judged, and of the test documents."""
         judged, unseen = (
             torch.from_numpy(document_means(trainer.logits_of(cast(Dataset, part.windows)), cast(Any, part.windows)))
             for part in (self.data.validation, self.data.test)
         )
         numbers = self.targets.judged - len(self.data.splits.train)
-        return Part(NETWORK, "trained", judged[numbers[numbers >= 0]], unseen, None)
+        return LinearPart(NETWORK, "trained", judged[numbers[numbers >= 0]], unseen, None)
 
-    def _weighed(self, parts: Sequence[Part], targets: Targets) -> Weighed:
+    def _weighed(self, parts: Sequence[LinearPart], targets: Targets) -> Weighed:
         """The parts times their weights, put into the model, and the scores of each alone and of both."""
         weighed = processes.on_main(lambda: weigh(parts, targets))
         documents = self.documents.select(targets.judged)
 
-        def scores(added: Sequence[Part]) -> dict[str, Any]:
+        def scores(added: Sequence[LinearPart]) -> dict[str, Any]:
             judged, unseen = (sum(getattr(part, name) for part in added) for name in ("judged", "unseen"))
             self.task.tune(self._answers(cast(Tensor, judged)), documents)
             return self.task.scores(self._answers(cast(Tensor, unseen)), self.data.splits.test)
@@ -206,7 +206,7 @@ class DocumentParts:
         return self.task.answers(self.task.reduce(logits, None).numpy(), windows, {})
 
     @torch.no_grad()
-    def _put(self, parts: Sequence[Part]) -> None:
+    def _put(self, parts: Sequence[LinearPart]) -> None:
         """Let the model add these parts."""
         model, rest = self.model, 0.0
         for part in parts:

@@ -44,9 +44,7 @@ class TrainSettings(ModelSettings):
     epochs: float | None = option(None, "passes over the training documents  [5; --data stdlib: 1,150 steps]")
     max_steps: int | None = option(None, "stop after N steps, instead of --epochs")
     minutes: float | None = option(None, "stop training after N minutes")
-    patience: int = option(
-        5, "early stopping after N evaluations (of 10) without improvement, or far behind the words alone; 0: never"
-    )
+    patience: int = option(5, "early stopping after N evaluations (of 10) without improvement; 0: never")
     batch_size: int = option(8, "documents per step")
     learning_rate: float | None = option(None, "peak learning rate  [depends on --size; a fifth of it with --from]")
     context_parallel: int = option(1, "under torchrun: number of processes that share each document")

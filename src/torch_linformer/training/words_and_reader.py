@@ -33,7 +33,7 @@ LossOf = Callable[[Tensor, Tensor], Tensor]  # of logits and labels, a mean
 
 
 @dataclass(frozen=True)
-class Part:
+class LinearPart:
     """One of the parts whose logits are added.
 
     Attributes:
@@ -127,7 +127,7 @@ def _folds(
         return list(splitter.split(np.zeros(number), strata, groups))
 
 
-def fit_words(counts: WordCounts, targets: Targets) -> Part:
+def fit_words(counts: WordCounts, targets: Targets) -> LinearPart:
     """The words' part: the kind of features with the best cross-validation of the first linear model, and the best of
     all linear models of these features.
     """
@@ -150,7 +150,7 @@ def fit_words(counts: WordCounts, targets: Targets) -> Part:
     fitted = best.model.fit(x[: counts.known], columns, balanced=balanced)
     unseen = torch.from_numpy(fitted.decisions(x[counts.known :]))
     head = counts.head(best.features, *fitted)
-    return Part("words", f"{best.kind}: {best.model}", best.judged, unseen, head)
+    return LinearPart("words", f"{best.kind}: {best.model}", best.judged, unseen, head)
 
 
 class Trial(NamedTuple):
@@ -166,7 +166,7 @@ class Trial(NamedTuple):
 _loss = attrgetter("loss")
 
 
-def fit_reader(states: Tensor, unseen: Tensor, targets: Targets) -> Part:
+def fit_reader(states: Tensor, unseen: Tensor, targets: Targets) -> LinearPart:
     r"""The reader's part: a linear layer of standardized states, with the ridge of the best cross-validation.
 
     .. math:: W, b = \arg\min \; L(z W^\top + b) + \frac{\lambda}{2} \lVert W \rVert^2,
@@ -194,7 +194,7 @@ def fit_reader(states: Tensor, unseen: Tensor, targets: Targets) -> Part:
     )
     weight = weight / std
     bias = bias - weight @ mean
-    return Part("the reader", f"ridge {chosen:g}", decisions[chosen], unseen @ weight.T + bias, (weight, bias))
+    return LinearPart("the reader", f"ridge {chosen:g}", decisions[chosen], unseen @ weight.T + bias, (weight, bias))
 
 
 def _ridge_path(states: Tensor, labels: Tensor, targets: Targets) -> Iterable[tuple[float, Tensor, Tensor]]:
@@ -214,7 +214,7 @@ def _ridge_path(states: Tensor, labels: Tensor, targets: Targets) -> Iterable[tu
         yield ridge, weight.detach().clone(), bias.detach().clone()
 
 
-def weigh(parts: Sequence[Part], targets: Targets) -> list[Part]:
+def weigh(parts: Sequence[LinearPart], targets: Targets) -> list[LinearPart]:
     """The parts times the weights with which their sum is best for the judged documents."""
     factors, _ = fit_factors([part.judged for part in parts], targets.loss_of, targets.known)
     return [

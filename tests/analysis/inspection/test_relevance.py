@@ -5,7 +5,7 @@ import torch
 
 from torch_linformer.analysis import inspect_text
 from torch_linformer.analysis.inspection.relevance import integrated_gradients, lexical_shares
-from torch_linformer.models.lexical_parts import NOTHING, LexicalHead
+from torch_linformer.models.lexical_head import KINDS, PAIR, LexicalHead
 
 IDS = torch.tensor([[2, 4, 5, 6, 7, 4, 3]])
 OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
@@ -66,21 +66,24 @@ def test_the_model_is_left_as_it_was(build):
 
 @pytest.fixture
 def lexical():
-    """Tokens 2 and 3 count for nothing, 9 as 4; of the pairs 4 5 and 5 5 have buckets."""
+    """Tokens 2 and 3 count for nothing, 9 as 4, 10 goes on with a word; the pairs 4 5 and 5 5 are features."""
     torch.manual_seed(1)
-    head = LexicalHead(12, 32, 3).double()
+    head = LexicalHead(12, 12, 3).double()
     with torch.no_grad():
         for tensor in (head.weight, head.bias, head.idf):
             tensor.uniform_(0.5, 2.0)
-        head.counts_as.copy_(torch.arange(12))
-        head.counts_as[2:4], head.counts_as[9] = NOTHING, 4
-        for one, other in ((4, 5), (5, 5)):
-            pair = head.codes(torch.tensor(one), torch.tensor(other))
-            head.pairs[head.buckets(pair)[0]] = pair
+        counted = torch.tensor([number for number in range(12) if number not in (2, 3)])
+        head.spelling[counted], head.sizes[counted] = 1000 * counted, 1
+        head.spelling[9] = head.spelling[4]
+        head.joins[0, 10], head.joins[1, counted] = True, True
+        words, pairs = head.words(counted[counted < 9].unsqueeze(-1)), head.words(torch.tensor([[4, 5], [5, 5]]))
+        joined = head.words(torch.tensor([[5, 10]]))
+        codes = torch.cat([words.codes[:, 0], joined.codes[:, 0], pairs.codes[:, 2], torch.tensor([4, 8])])
+        head.codes.copy_(codes.sort().values)
     return head
 
 
-@pytest.mark.parametrize("ids", [[2, 4, 5, 5, 3, 5, 9, 5, 7, 2], [4], [5, 5], [2, 3], [7, 6, 8]], ids=str)
+@pytest.mark.parametrize("ids", [[2, 4, 5, 5, 3, 5, 9, 5, 7, 2], [4], [5, 5], [2, 3], [7, 6, 8], [5, 10, 5]], ids=str)
 def test_shares_of_a_lexical_head_add_up_to_its_logits(lexical, ids):
     ids = torch.tensor([ids])
     shares = lexical_shares(lexical, ids)
@@ -91,18 +94,22 @@ def test_shares_of_a_lexical_head_add_up_to_its_logits(lexical, ids):
 
 def test_a_feature_is_shared_by_its_occurrences_and_a_pair_by_its_tokens(lexical):
     """4 5 by hand: two tokens and a pair, each once."""
-    bucket = 12 + int((lexical.pairs == lexical.codes(torch.tensor(4), torch.tensor(5))).nonzero())
-    features = torch.tensor([4, 5, bucket])
+    words = lexical.words(torch.tensor([[4, 5]]))
+    features = lexical.find(words)[0, words.real[0]]
+    assert len(features.unique()) == 3 and (lexical.codes[features] % KINDS == PAIR).tolist() == [False, False, True]
     added = (lexical.idf[features] / lexical.idf[features].norm()).unsqueeze(-1) * lexical.weight[features]
     expected = torch.stack([added[0] + added[2] / 2, added[1] + added[2] / 2]).mT
     torch.testing.assert_close(lexical_shares(lexical, torch.tensor([[4, 5]])), expected.detach())
     once, twice = (lexical_shares(lexical, torch.tensor([ids])) for ids in ([7, 8], [7, 8, 7]))
     torch.testing.assert_close(twice[:, 0], twice[:, 2])
     assert not torch.allclose(once[:, 0], twice[:, 0])
+    one, other = lexical_shares(lexical, torch.tensor([[5, 10]])).mT
+    assert one.any()
+    torch.testing.assert_close(one, other)  # tokens of a word
 
 
 def test_an_answer_draws_on_the_lexical_head_too(build, words, lexical):
-    model = build(lexical_buckets=32, num_labels=3)
+    model = build(lexical_features=12, num_labels=3)
     model.lexical.load_state_dict(lexical.state_dict())
     seen = inspect_text(model, words, "wet mud sea wet mud mud")
     relevance = seen.answer.relevance

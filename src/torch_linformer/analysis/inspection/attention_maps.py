@@ -15,7 +15,7 @@ from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.encoder_backbone import EncoderBackbone
-from torch_linformer.models.windows import Windows
+from torch_linformer.models.row_windows import Windows
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap

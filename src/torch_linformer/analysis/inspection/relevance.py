@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torch_linformer.models.lexical_head import KINDS, PAIR, LexicalHead
-from torch_linformer.models.windows import Windows
+from torch_linformer.models.row_windows import Windows
 
 SHOWN_AS_THEY_ARE = "\n\t"
 STEPS = 16

@@ -11,7 +11,7 @@ from torch_linformer.analysis.inspection.relevance import integrated_gradients
 from torch_linformer.encoders.attentions import base_of
 from torch_linformer.encoders.classes import windowed_config
 from torch_linformer.encoders.positions import Positions
-from torch_linformer.models.windows import windows_of
+from torch_linformer.models.row_windows import windows_of
 
 WINDOW, HEADS = 9, 2
 
