@@ -344,11 +344,17 @@ def train_quickly(datasets_cache, quick, watching_screen):
 
     `moments` is a folder for copies of the run's folder.
     """
+    from torch_linformer.training.run_options import OF_WORDS
     from torch_linformer.training.train import train
     from torch_linformer.training.train_settings import TrainSettings
 
     def run(output, *, resume=False, command="", moments=None, **changed):
-        settings = TrainSettings.of(**{"from_model": "none", **quick, **changed, "output": str(output)})
+        options = {"from_model": "none", **quick, **changed, "output": str(output)}
+        if options["from_model"] != "none":  # the quick options are those of steps
+            task = options.get("task", "classify")
+            trains = {"embed": {"freeze": False}, **{name: {"train_encoder": True} for name in OF_WORDS}}.get(task, {})
+            options = {**trains, **options}
+        settings = TrainSettings.of(**options)
         screen = watching_screen(output, moments)
         train(settings, resume=resume, command=command, screen=screen)
         return screen.shown

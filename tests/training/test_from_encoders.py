@@ -1,11 +1,11 @@
 """Trainings that begin with an encoder of transformers, made linear there and then, or with a linear folder."""
 
-import html
 import json
 import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -25,10 +25,8 @@ from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
-from torch_linformer.training import encoder_baselines as encoder_baselines_module
-from torch_linformer.training import fitted_head, task_trainers
-from torch_linformer.training.encoder_baselines import encoder_baselines
-from torch_linformer.training.splits import Splits
+from torch_linformer.training import task_trainers
+from torch_linformer.training.run_options import OF_WORDS
 from torch_linformer.training.step_costs import build_step
 
 LENGTH = 24  # tokens that the encoders read
@@ -136,7 +134,7 @@ def test_an_embedder_is_read_as_it_is_used(source_of, run_from, tmp_path):
     source = Path(source_of("Bert"))
     (source / "modules.json").write_text("[]")
     (source / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
-    shown = run_from(tmp_path / "run", str(source), max_length=40)
+    shown = run_from(tmp_path / "run", str(source), "token-classify", max_length=40)
     assert "made linear here, begins as a reader of windows of 9 tokens, which its folder says it is used with" in shown
     backbone = load_model(str(tmp_path / "run")).base_model
     assert (backbone.positions.usual, backbone.config.exact_first) == (9, 1)
@@ -152,16 +150,21 @@ def test_a_task_is_learned_saved_and_scored_again(source_of, run_from, data_of, 
     source, output = source_of(KIND_OF_TASK[task], linear=linear), tmp_path / "run"
     test = data_of(task)
     shown = run_from(output, source, task, test=test)
-    assert ("made linear here, not distilled: linformer adapt first keeps more of it" in shown) is not linear
+    in_windows = task in OF_WORDS and not linear
+    assert ("made linear here, not distilled: linformer adapt first keeps more of it" in shown) is not (
+        linear or in_windows
+    )
     model, before = load_model(str(output)), metrics_of(output)
     if task in ("embed", "mlm"):
         assert type(model).__name__ == f"Linear{KIND_OF_TASK[task]}{'Model' if task == 'embed' else 'ForMaskedLM'}"
         options = model.config.linear_options
     else:
         assert isinstance(model.base_model, EncoderBackbone)
-        options = model.config.backbone_config.linear_options
-    assert (options.k, options.window, options.max_length) == ((5, 6, LENGTH) if linear else (6, 128, LENGTH))
-    assert options.exact_below == (7 if linear else 2 * 6 + 128)  # by default, where it stops being faster
+        assert model.config.read_window == (LENGTH if in_windows else None)
+        options = None if in_windows else model.config.backbone_config.linear_options
+    if options is not None:
+        assert (options.k, options.window, options.max_length) == ((5, 6, LENGTH) if linear else (6, 128, LENGTH))
+        assert options.exact_below == (7 if linear else 2 * 6 + 128)  # by default, where it stops being faster
     learned, scores = evaluate(str(output), test, batch_size=7, seed=quick["seed"], **SAME)
     for name in learned.headline:
         assert scores[name] == pytest.approx(before[name], rel=1e-4)
@@ -175,7 +178,7 @@ def test_an_encoder_learns(source_of, run_from, data_of, tmp_path):
 
 
 def test_predictions_are_those_of_each_document_alone(source_of, run_from, tmp_path):
-    run_from(tmp_path / "run", source_of("ModernBert", linear=True), lexical="always")
+    run_from(tmp_path / "run", source_of("ModernBert", linear=True), lexical="auto")
     assert load_model(str(tmp_path / "run")).lexical is not None
     texts = ["warm sand", "wet mud the of grey " * 9, "sea", "grey the of mud wet warm " * 3]
     predictor = Predictor(str(tmp_path / "run"), precision="fp32", device="cpu")
@@ -206,19 +209,6 @@ def test_questions_have_types_where_the_encoder_has_them(source_of, run_from, tm
 # What the encoder does by itself
 
 
-@pytest.mark.parametrize(("linear", "kind"), [(False, "original"), (True, "linear")])
-def test_a_classifier_is_compared_with_the_encoder_in_pieces(source_of, run_from, tmp_path, linear, kind):
-    """With the original where it is there, and with the linear encoder, called that, where it is not."""
-    shown = run_from(tmp_path / "run", source_of("Bert", linear=linear), baseline=True)
-    assert re.search(r"\nfitting a first head: reading takes about \d", shown)
-    names = [name for name in metrics_of(tmp_path / "run") if name.endswith(("beginning_accuracy", "mean_macro_f1"))]
-    assert names == [f"{kind}_beginning_accuracy", f"{kind}_chunk_mean_macro_f1"]
-    page = html.unescape((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
-    which = "the linear encoder's" if linear else "the original's"
-    assert f"logistic regression on {which} first window" in page
-    assert f"logistic regression on the mean of {which} windows" in page
-
-
 def documents(number, seed):
     """Documents of three windows, of which the second tells the label."""
     draw = random.Random(seed)
@@ -228,58 +218,69 @@ def documents(number, seed):
     return Dataset.from_dict({"text": texts, "label": labels})
 
 
-def test_the_mean_of_the_windows_reads_on(source_of):
-    splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
-    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, tested=range(40), say=print, **SAME)
-    beginning, mean = (found[f"original_{name}"] for name in ("beginning", "chunk_mean"))
-    assert mean["accuracy"] == mean["macro_f1"] == 1.0 and beginning["accuracy"] < 0.8
-    assert sorted(beginning["numbers"]) == list(range(40)) and beginning["documents"] == 80
-    assert sum(right for right, _ in beginning["tallies"]["accuracy"]) / 40 == beginning["accuracy"]
+FROZEN = {"train_encoder": False, "max_steps": None, "learning_rate": None, "patience": 5, "batch_size": 8}
 
 
-def test_all_test_documents_are_read_and_others_as_long_as_there_is_time(source_of, monkeypatch, capsys):
-    monkeypatch.setattr(encoder_baselines_module, "LEAST_SECONDS", 0.0)
-    splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
-    tested = [*range(39, 4, -1)]  # those that the other baselines have drawn
-    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, tested=tested, say=print, **SAME)
-    row = found["original_beginning"]
-    assert row["documents"] == 16 + 16 and row["numbers"] == tested and len(row["tallies"]["accuracy"]) == 35
-    assert row["chosen"].endswith(", learned from 32 of 80 documents")
-    assert capsys.readouterr().out.startswith("reading 35 test documents in pieces: about ")
-
-
-def test_a_model_without_an_encoder_below_it_has_no_such_rows(classifier_run):
-    splits = Splits(documents(9, 0), documents(9, 1), documents(9, 2))
-    assert (
-        encoder_baselines(str(classifier_run.folder), splits, train_seconds=0, seed=3, tested=[], say=print, **SAME)
-        == {}
+@pytest.mark.parametrize("linear", [False, True])
+def test_words_and_a_reader(source_of, run_from, tmp_path, linear):
+    """What the saved model predicts is what was scored; the encoder is the one of the folder."""
+    for name, number in (("train", 80), ("test", 40)):
+        documents(number, len(name)).to_json(tmp_path / f"{name}.jsonl")
+    source = source_of("Bert", linear=linear)
+    shown = run_from(
+        tmp_path / "run",
+        source,
+        **FROZEN,
+        lexical="auto",
+        baseline=True,
+        data=str(tmp_path / "train.jsonl"),
+        test=str(tmp_path / "test.jsonl"),
+        read_window=None if linear else 16,
     )
-
-
-# What becomes of the encoder
-
-
-@pytest.mark.parametrize("task", ["classify", "embed"])
-def test_minutes_end_the_reading_for_a_frozen_encoder(source_of, run_from, tmp_path, monkeypatch, task):
-    monkeypatch.setattr(fitted_head, "READ_TOGETHER", 64)
-    options = {"freeze": True, "max_steps": None, "learning_rate": None, "patience": 5, "minutes": 1e-6}
-    shown = run_from(tmp_path / "run", source_of("DistilBert"), task, **options)
-    said = r"head fitted to [1-9] of \d\d rows" if task == "classify" else r"reading 16 of \d\d training documents"
-    assert re.search(said, shown)
-
-
-def test_the_encoder_of_a_frozen_head_is_the_one_of_the_folder(source_of, run_from, tmp_path):
-    source = source_of("Bert")
-    shown = run_from(tmp_path / "run", source, freeze=True, max_steps=None, learning_rate=None, patience=5)
-    assert "head fitted to" in shown and "BertModel, without the head of BertForMaskedLM" in shown
+    scores = metrics_of(tmp_path / "run")
+    assert {"words_accuracy", "reader_accuracy", "stack_accuracy"} <= scores.keys()
+    assert ("first_window_accuracy" in scores) == (not linear) and scores["method"] == "words and the reader"
+    assert "By accuracy both together reach " in shown and scores["verdict"].startswith("By accuracy both together ")
+    texts, labels = (documents(40, 4)[column][:] for column in ("text", "label"))
+    answers = Predictor(str(tmp_path / "run"), precision="fp32", device="cpu")({"text": texts})["label"]
+    assert np.mean([answer == label for answer, label in zip(answers, labels, strict=True)]) == scores["accuracy"]
     first, weights = load_file(f"{source}/model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
     of_encoder = [name for name in weights if name.startswith("linformer.body.") and ".linformer." not in name[14:]]
     assert len(of_encoder) > 20
     for name in of_encoder:
-        assert torch.equal(weights[name], first[name.replace("linformer.body.", "bert.")])
-    config = load_model(str(tmp_path / "run")).config
-    assert config.hidden_dropout_prob == config.backbone_config.hidden_dropout_prob == 0.0
-    assert config.backbone_config.attention_probs_dropout_prob == 0.0
+        own = name.removeprefix("linformer.body.")
+        if "pooler" not in name:
+            assert torch.equal(weights[name], first[own if own in first else f"bert.{own}"])
+
+
+def test_windows_read_what_the_first_one_does_not(source_of, run_from, tmp_path):
+    for name, number in (("train", 80), ("test", 40)):
+        documents(number, len(name)).to_json(tmp_path / f"{name}.jsonl")
+    data = {"data": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
+    source = source_of("Bert")
+    run_from(tmp_path / "run", source, **FROZEN, **data, baseline=True, read_window=16)
+    scores = metrics_of(tmp_path / "run")
+    assert scores["accuracy"] > 0.9 > 0.8 > scores["first_window_accuracy"] and scores["method"] == "the reader"
+    shown = run_from(tmp_path / "wider", source, **FROZEN, **data, read_window=17)
+    assert "\nreading 80 documents of 4," in shown and "\nreading 40 documents of 2," in shown
+    shown = run_from(tmp_path / "again", source, **FROZEN, **data, read_window=17, seed=3)
+    assert "\nreading" not in shown, "what was read is kept"
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(1e-12, False), (0.05, True)])
+def test_the_encoder_is_trained_too_and_kept_where_it_wins(source_of, run_from, tmp_path, rate, kept):
+    source = source_of("DistilBert")
+    options = {**FROZEN, "train_encoder": True, "learning_rate": rate, "max_steps": 30}
+    shown = run_from(tmp_path / "run", source, **options)
+    first, weights = load_file(f"{source}/model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
+    names = [name for name in weights if name.startswith("linformer.body.transformer.layer.0.attention.")]
+    same = all(torch.equal(weights[name], first[name.replace("linformer.body.", "distilbert.")]) for name in names)
+    assert names and ("the trained encoder is kept" in shown) != same
+    if not kept:
+        assert "the trained encoder is not kept: loss on validation" in shown and same
+
+
+# What becomes of the encoder
 
 
 @pytest.mark.parametrize("kind", ["Bert", "ModernBert"])

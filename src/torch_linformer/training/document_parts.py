@@ -85,17 +85,20 @@ class DocumentParts:
         self.settings, self.data, self.model, self.screen = settings, data, model, screen
         self.device, self.precision, self.task = device, precision, cast(WholeDocuments, data.task)
         self.states: tuple[Tensor, Tensor] | None = None
-        splits, task = data.splits, self.task
-        known = [*task.known(splits.train), *task.known(splits.validation)]
-        one_label = model.config.problem_type == "single_label_classification"
-        self.documents = concatenate_datasets([splits.train, splits.validation])
-        self.targets = Targets(
+        self.documents = concatenate_datasets([data.splits.train, data.splits.validation])
+        self.targets = self._targets(self.documents)
+
+    def _targets(self, documents: Dataset) -> Targets:
+        """What is known of some documents, and the folds of them."""
+        config, known = self.model.config, self.task.known(documents)
+        one_label = config.problem_type == "single_label_classification"
+        return Targets(
             torch.tensor(known) if one_label else torch.tensor(known, dtype=torch.float32),
-            len(model.config.label_names),
-            model.loss_of,
-            groups=self.documents[GROUP][:] if GROUP in self.documents.column_names else None,
-            balanced=settings.class_weights == "balanced",
-            seed=settings.seed,
+            len(config.label_names),
+            self.model.loss_of,
+            groups=documents[GROUP][:] if GROUP in documents.column_names else None,
+            balanced=self.settings.class_weights == "balanced",
+            seed=self.settings.seed,
         )
 
     def learned(self, train: Callable[[], DocumentTrainer] | None, *, reads: bool) -> Weighed:
@@ -110,8 +113,10 @@ class DocumentParts:
         frozen = [*words, self.reader()] if reads else words
         if train is None:
             return self._weighed(frozen, self.targets)
-        if reads:
-            self._put(weigh(frozen[-1:], self.targets))  # a head of random weights would spoil what is below it
+        if reads:  # a head of random weights would spoil what is below it, and one that knows validation would win
+            documents, (states, _) = self.data.splits.train, cast(tuple[Tensor, Tensor], self.states)
+            of_train = self._targets(documents)
+            self._put(weigh([fit_reader(states[: len(documents)], states[:1], of_train)], of_train))
             before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         network = self._network(train())
         rows = np.flatnonzero(self.targets.judged >= len(self.data.splits.train))  # no step has seen these

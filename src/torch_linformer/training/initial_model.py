@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast, set_seed
 
+from torch_linformer.encoders.attentions import find_attentions
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import (
@@ -64,6 +65,8 @@ def build_model(
     if first.reads_in_windows(settings):
         windowed = in_windows(first, settings, task, labels, say)
         check_vocabulary(first.source, tokenizer, windowed.config.vocab_size)
+        if settings.freeze_layers > 0:
+            _freeze_lowest(windowed, settings.freeze_layers)
         return windowed
     source = _open_first(first, settings, task, say)
     if isinstance(source, LinearEncoder):
@@ -167,8 +170,9 @@ def _freeze_lowest(model: AnyModel, number: int) -> None:
     """
     backbone: Any = model.base_model
     body = backbone.body if isinstance(backbone, EncoderBackbone) else backbone
-    if isinstance(body, LinearEncoder):
-        freeze_lowest(body, list(body.config.attentions), number)
+    if isinstance(body, LinearEncoder) or isinstance(backbone, EncoderBackbone):
+        attentions = body.config.attentions if isinstance(body, LinearEncoder) else find_attentions(body)
+        freeze_lowest(body, list(attentions), number)
         return
     for kept in (body.embeddings, *body.encoder.layers[:number]):
         kept.requires_grad_(False)
