@@ -262,22 +262,24 @@ def test_windows_read_what_the_first_one_does_not(source_of, run_from, tmp_path)
     scores = metrics_of(tmp_path / "run")
     assert scores["accuracy"] > 0.9 > 0.8 > scores["first_window_accuracy"] and scores["method"] == "the reader"
     shown = run_from(tmp_path / "wider", source, **FROZEN, **data, read_window=17)
-    assert "\nreading 80 documents of 4," in shown and "\nreading 40 documents of 2," in shown
+    assert "\nreading 80 documents of " in shown and "\nreading 40 documents of " in shown
     shown = run_from(tmp_path / "again", source, **FROZEN, **data, read_window=17, seed=3)
     assert "\nreading" not in shown, "what was read is kept"
 
 
-@pytest.mark.parametrize(("rate", "kept"), [(1e-12, False), (0.05, True)])
-def test_the_encoder_is_trained_too_and_kept_where_it_wins(source_of, run_from, tmp_path, rate, kept):
+@pytest.mark.parametrize("rate", [0.001, 0.05, 0.5])
+def test_the_encoder_is_trained_too_and_kept_where_it_wins(source_of, run_from, tmp_path, rate):
     source = source_of("DistilBert")
     options = {**FROZEN, "train_encoder": True, "learning_rate": rate, "max_steps": 30}
     shown = run_from(tmp_path / "run", source, **options)
+    fate, trained, before = re.search(
+        r"trained encoder is (kept|not kept): loss on validation ([\d.]+), of the encoder as it was ([\d.]+)", shown
+    ).groups()
+    assert (fate == "kept") == (float(trained) < float(before))
     first, weights = load_file(f"{source}/model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
     names = [name for name in weights if name.startswith("linformer.body.transformer.layer.0.attention.")]
     same = all(torch.equal(weights[name], first[name.replace("linformer.body.", "distilbert.")]) for name in names)
-    assert names and ("the trained encoder is kept" in shown) != same
-    if not kept:
-        assert "the trained encoder is not kept: loss on validation" in shown and same
+    assert names and same == (fate == "not kept")
 
 
 # What becomes of the encoder

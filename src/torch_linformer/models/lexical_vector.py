@@ -111,7 +111,7 @@ class LexicalVector(SavedModule):
     def sketch(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """y of length 1, ``(B, width)``, of token ids ``(B, N)``; those where the mask is 0 are padding."""
         features, real = (rows[:, : 2 * input_ids.shape[1]] for rows in self.features(input_ids, attention_mask))
-        accurate, rows = torch.promote_types(self.weights.dtype, torch.float32), len(features)
+        accurate, rows = torch.promote_types(self.weights.dtype, torch.float32), features.shape[0]
         counts = torch.zeros(rows, len(self.columns), dtype=accurate, device=features.device)
         counts = counts.scatter_add(1, features, real.to(accurate))
         x = torch.where(counts > 0, (1 + counts.clamp(min=1).log()) * self.weights[: len(self.columns)], 0.0)

@@ -19,7 +19,7 @@ from torch_linformer.reporting.tables import format_count, format_score, score_t
 from torch_linformer.tasks.baselines import stack_baseline
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Task
-from torch_linformer.tasks.whole_documents import Classification, WholeDocuments, multiply
+from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments, multiply
 from torch_linformer.tasks.word_features import SHORT, WordCounts
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.prepared import Prepared
@@ -203,6 +203,9 @@ class DocumentParts:
         self._put(weighed)
         found = Weighed(weighed, by_name, len(targets.judged), len(self.data.splits.test))
         self.screen.say(found.describe())
+        if isinstance(self.task, MultiLabel):
+            best = f"{self.task.threshold:.3g}, which is best for the documents that are judged"
+            self.screen.say(f"labels are predicted above a probability of {best}")
         return found
 
     def _answers(self, logits: Tensor) -> np.ndarray:

@@ -4,7 +4,7 @@ import sysconfig
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -92,11 +92,16 @@ class Outcome:
         """The scores of each of several parts alone, by its name in a report."""
         if self.weighed is not None and len(self.weighed.parts) > 1:
             return {f"{part.name} alone": self.weighed.scores[part.name] for part in self.weighed.parts}
+        names = {"lexical": "{} alone", "rest": "without the {}"}
+        return {names[part].format(cast(Weighing, self.lexical).part): row for part, row in self._of_search.items()}
+
+    @property
+    def _of_search(self) -> dict[str, dict[str, Any]]:
+        """The scores of words alone, and of vectors without them."""
         if self.lexical is None:
             return {}
-        names = {"lexical": f"{self.lexical.part} alone"}
-        names |= {"rest": f"without the {self.lexical.part}"} if self.lexical.kept else {}
-        return {name: self.lexical.test[part] for part, name in names.items()}
+        test, parts = self.lexical.test, ["lexical", *["rest"] * self.lexical.kept]
+        return {part: test[part] for part in parts if part in test}
 
     @cached_property
     def verdict(self) -> str:
@@ -138,7 +143,9 @@ class Outcome:
 
     @property
     def _named_parts(self) -> list[tuple[str, dict[str, Any]]]:
-        """The parts by their names in ``metrics.json``: words, reader, network."""
+        """The parts by their names in ``metrics.json``: words, reader, network, and of a search lexical and rest."""
+        if self.weighed is None:
+            return list(self._of_search.items())
         return [(name.removesuffix(" alone").split()[-1], scores) for name, scores in self.parts.items()]
 
     @cached_property

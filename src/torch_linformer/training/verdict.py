@@ -11,42 +11,26 @@ from torch import Tensor
 from torch_linformer.reporting.tables import format_count, score_title
 from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 
-ENOUGH = 1.0  # nats of log-likelihood that one more weight has to gain (Akaike's criterion)
-
 
 @dataclass(frozen=True)
 class Weighing:
-    """A lexical head, or the lexical part of vectors, beside the rest of a model.
+    """Words beside the vectors of a search.
 
     Attributes:
-        part: what it is, in words.
-        factors: of the logits of the head and of the rest, 0 or more.
-        losses: of the validation documents, by ``lexical`` (the head alone), ``rest`` and ``both``.
-        test: every score of the test documents, likewise.
-        gained: how much the log-likelihood of the validation documents gains by the head, in nats.
-        score: what picks the checkpoint, and must not be worse with the head.
-        kept: whether the model has the head.
-        logits: of a classifier as it is weighed: those of the validation windows, which the head has not learned here,
-            and those of the test windows.
+        part: what they are called.
+        factors: of the similarities by words and by vectors, 0 or more.
+        test: every score of the test documents, by ``lexical`` (words alone), ``rest`` (vectors alone) and ``both``.
+        kept: whether the search has words.
     """
 
     part: str
     factors: tuple[float, float]
-    losses: dict[str, float]
     test: dict[str, dict[str, Any]]
-    gained: float
-    score: str
     kept: bool
-    logits: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def helps(self) -> bool:
-        """Whether the head lowers the loss by enough."""
-        return self.gained > ENOUGH
 
     @property
     def alone(self) -> bool:
-        """Whether the head is kept and the rest of the model has no weight beside it."""
+        """Whether words are all that has weight."""
         return self.kept and not self.factors[1]
 
     @property
@@ -57,57 +41,8 @@ class Weighing:
     def name(self, model: str) -> str:
         """What a model is called that has gone through this, and was called ``model`` before."""
         if self.alone:
-            return f"{self.part.replace('lexical head', 'TF-IDF head')} only"
+            return f"{self.part} only"
         return f"{model} with its {self.part}" if self.kept else model
-
-    def describe(self) -> str:
-        """The decision and its reason, as a line."""
-        losses = self.losses
-        fate = "kept" if self.kept else "left out"
-        if self.alone:
-            fate += f", and nothing else, as the rest of the model adds too little ({self.name('')})"
-        elif not self.kept and self.helps:
-            worse = f"{score_title(self.score)} on validation, which picks the checkpoint, is worse with it"
-            fate += f", as {worse} by more than chance"
-        elif not self.kept:
-            fate += (
-                f", as it adds {self.gained:.2f} to the log-likelihood on validation and has to add more than "
-                f"{ENOUGH:g} (Akaike's criterion)"
-            )
-        return (
-            f"{self.part} {fate}: validation loss of the {self.part.split()[-1]} alone "
-            f"{losses['lexical']:.4f}, of the model without it {losses['rest']:.4f}, of both {losses['both']:.4f} "
-            f"(weights {self.factors[0]:.2f} and {self.factors[1]:.2f})"
-        )
-
-
-def weigh_parts(
-    parts: tuple[Tensor, Tensor],
-    expected: tuple[float, float],
-    loss_of: Callable[[Tensor], Tensor],
-    gain: Callable[[float, float], float],
-    number: int,
-) -> tuple[tuple[float, float], dict[str, float], float]:
-    """The factors of words and of the rest, their losses alone and together, and the log-likelihood gained by words.
-
-    Words alone, or none, are safer where the validation documents resemble those of the training more than others
-    will. So where the log-likelihood gains no more than ``ENOUGH`` by the rest, its factor is 0; and words help where
-    it gains more by them.
-
-    Args:
-        parts: what words say and what the rest says, tensors of the same shape.
-        expected: their factors; the larger one is also that of a part by itself.
-        loss_of: the mean loss of such a tensor.
-        gain: how much the logarithm of the likelihood gains where the loss falls from one number to another.
-        number: how many rows the loss is a mean over.
-    """
-    by_itself = [max(expected)]
-    ((of_words,), alone), (_, without) = (fit_factors([part], by_itself, loss_of, number) for part in parts)
-    (a, b), together = fit_factors(list(parts), list(expected), loss_of, number)
-    if gain(alone, together) <= ENOUGH and alone < without:
-        a, b, together = of_words, 0.0, alone
-    losses = {"lexical": alone, "rest": without, "both": together}
-    return (a, b), losses, gain(without, together) if a > 0 else 0.0
 
 
 def fit_factors(
