@@ -1,4 +1,4 @@
-"""Our TF-IDF baseline and our lexical head, and three that others use, each tuned on the same validation documents.
+"""Our TF-IDF baseline and the words of a model, and three that others use, each tuned on the same validation documents.
 
     python benchmarks/baselines.py --data folder --output baselines
 
@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 import torch
 import typer
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.metrics import f1_score
@@ -35,21 +35,23 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.svm import LinearSVC
-from torch_linformer.training.lexical import fit_heads
+from torch.nn import functional as F
 
 from documents import SETS, Parts, write_set
 from learning import chosen, run_all, write_results
 from torch_linformer.data.tokenizer import build_tokenizer
-from torch_linformer.models import LinformerConfig
+from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.baselines import tfidf_baseline
 from torch_linformer.tasks.tallies import paired_difference, tally
 from torch_linformer.tasks.whole_documents import Classification
+from torch_linformer.tasks.word_features import SHORT, WordCounts
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.words_and_reader import Targets, fit_words
 
 STDLIB = "stdlib"
-OURS = ("our baseline", "our lexical head")
+OURS = ("our baseline", "our words")
 COSTS = (0.01, 0.1, 1.0, 10.0)
 Found = tuple[list[str], str]  # the label of each held-out document, and what was chosen
 
@@ -139,15 +141,16 @@ def our_baseline(splits: Splits) -> Found:
     return [found["predicted"][number] for number in order], found["chosen"]
 
 
-@torch.no_grad()
-def our_head(splits: Splits) -> Found:
-    """The head that a new model has, without the model."""
+def our_words(splits: Splits) -> Found:
+    """The words' part of a model, with a tokenizer of its own."""
     tokenizer = build_tokenizer("bpe:8192", splits.train["text"], max_length=2048)
-    task = Classification(tokenizer, splits.names)
-    config, encoder = LinformerConfig(vocab_size=len(tokenizer), **task.config), task.encoder(2048)
-    heads = fit_heads(config, task, splits.train, splits.validation, encoder, seed=0, balanced=False)
-    labels = [int(heads.last(torch.tensor([ids])).argmax()) for ids in encoder.ids(splits.test["text"][:])]
-    return [splits.names[label] for label in labels], str(heads.choice)
+    known = concatenate_datasets([splits.train, splits.validation])
+    labels = torch.tensor(Classification(tokenizer, splits.names).known(known))
+    ids = DocumentEncoder(tokenizer, 2048).ids([*known["text"], *splits.test["text"]])
+    short = sum(map(len, known["text"])) <= SHORT * len(known)
+    counts = WordCounts(tokenizer, len(tokenizer), ids, len(known), characters=short)
+    found = fit_words(counts, Targets(labels, len(splits.names), lambda z, y: F.cross_entropy(z.float(), y)))
+    return [splits.names[label] for label in found.unseen.argmax(dim=1).tolist()], found.chosen
 
 
 def report(runs: list[dict[str, Any]], output: Path) -> None:
@@ -191,7 +194,7 @@ def main(
 
     def run(setting: dict[str, Any]) -> dict[str, Any]:
         splits = splits_of(data, output, setting["set"], most)
-        ours = {OURS[0]: our_baseline, OURS[1]: our_head}
+        ours = {OURS[0]: our_baseline, OURS[1]: our_words}
         method = ours.get(setting["method"]) or partial(rival, setting["method"])
         begin = time.process_time()
         given, choice = method(splits)

@@ -38,6 +38,8 @@ settings = [
     options.steps,
     "--lexical",
     "none",
+    "--from",
+    "none",
     "--no-baseline",
 ]
 COMMAND = ["-m", "torch_linformer.cli", "train", *settings, "--no-probe", "--batch-size", "8"]
