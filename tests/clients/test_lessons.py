@@ -13,7 +13,7 @@ LESSONS = ROOT / "examples" / "lessons"
 PAGES = ROOT / "docs" / "lessons"
 SHARED = "shared"  # what they import
 SHORT = {  # options, so that each takes seconds
-    "classify": ["--steps", "4"],
+    "classify": [],
     "search_meetings": ["--max-length", "640", "--number", "30", "--characters", "1500", "--minutes", "0.05"],
     "choose_k": ["--length", "128", "--documents", "2"],
     "million_tokens": ["--tokens", "32768"],
