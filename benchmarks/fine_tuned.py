@@ -3,9 +3,14 @@
     python benchmarks/fine_tuned.py --data folder --models all-MiniLM-L6-v2,imdb-k128,imdb-k64 --sets imdb-longest \\
         --lengths 512 --max-steps 110 --output tuned
 
-Folder, sets and models are those of ``frozen_heads.py``, whose heads such a training begins with (``linformer train
---from``). Each run becomes a folder of the output, and a finished one is not repeated, so that several calls may share
-the seeds. results.md has the accuracy on held-out documents with and without the lexical head, of each seed, and the
+The folder is that of ``documents.py``, whose sets these are, and two more:
+
+- ``imdb-longest``: is a review of a film positive? Of the longest quarter of the reviews, 2,000 to learn from.
+- ``sst2-all``: is a phrase of a review positive? All of SST-2, scored on its part for development.
+
+A model is a folder of ours, or a pretrained encoder, which then has its own full attention. It is trained as by
+``linformer train --from MODEL --train-encoder``, which keeps it as it was where that is better. Each run becomes a folder of the output, and a finished one is not repeated, so that several calls may share
+the seeds. results.md has the accuracy on held-out documents of words, of the model and of both, of each seed, and the
 standard error of their mean; that of a single score, from so many held-out documents, stands below.
 """
 
@@ -16,21 +21,46 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any
 
+import pandas as pd
 import typer
 
-from documents import write_set
-from frozen_heads import LABELED, first_model
+from documents import SETS, Parts, imdb, write_set
 from learning import chosen, write_results
+from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.cli.options import positive_numbers
+from torch_linformer.models import LinformerConfig
 from torch_linformer.opening.devices import resolve_device
+from torch_linformer.opening.model_folder import load_any_config
+from torch_linformer.opening.run_folder import write_model
 from torch_linformer.reporting.report import markdown_table
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
 
 PARTS = {
-    "rest_accuracy": "accuracy without the lexical head",
-    "accuracy": "with it",
-    "lexical_accuracy": "it alone",
+    "accuracy": "accuracy",
+    "words_accuracy": "words alone",
+    "model_accuracy": "the model alone",
+}
+
+
+def longest_reviews(data: Path) -> Parts:
+    """Of the longest quarter of both parts 2,000 reviews to learn from, and 1,500 held out."""
+    longest = [part[part.text.str.len() >= part.text.str.len().quantile(0.75)] for part in imdb(data)]
+    known, held_out = (
+        part.sample(min(most, len(part)), random_state=0) for part, most in zip(longest, (2000, 1500), strict=True)
+    )
+    return known, held_out
+
+
+def all_of_sst2(data: Path) -> Parts:
+    return pd.read_parquet(data / "sst2_train.parquet"), pd.read_parquet(data / "sst2_dev.parquet")
+
+
+LABELED = {
+    "authors": SETS["authors"],
+    "imdb-longest": longest_reviews,
+    "imdb": SETS["imdb"],
+    "sst2-all": all_of_sst2,
 }
 
 
@@ -39,9 +69,9 @@ def run_folder(output: Path, name: str, model: str, length: int, seed: int) -> P
 
 
 def scores_of(folder: Path) -> dict[str, Any]:
-    """What a run has left; its accuracy without a lexical head is that of a model that keeps none."""
-    found = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    return {"rest_accuracy": found["accuracy"]} | found
+    """What a run has left; the model alone is what was trained, or what it was before where that is better."""
+    found: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return found | {"model_accuracy": found.get("network_accuracy", found.get("reader_accuracy"))}
 
 
 def of_seeds(values: list[float]) -> str:
@@ -49,6 +79,18 @@ def of_seeds(values: list[float]) -> str:
     each = " / ".join(f"{value:.4f}" for value in values)
     error = f" ± {stdev(values) / len(values) ** 0.5:.4f}" if len(values) > 1 else ""
     return f"{mean(values):.4f}{error} ({each})"
+
+
+def first_model(path: str, output: Path) -> str:
+    """A folder that ``--from`` takes; that of an encoder of another package is made."""
+    if isinstance(load_any_config(path), LinformerConfig):
+        return path
+    folder = output / f"{Path(path).name}-twin"
+    if not folder.exists():
+        encoder = load_encoder(path)
+        folder.mkdir(parents=True)
+        write_model(encoder.model, encoder.tokenizer, folder)
+    return str(folder)
 
 
 def report(runs: list[tuple[str, str, int, list[Path]]], output: Path, device: str) -> None:
@@ -97,6 +139,7 @@ def main(
             test=str(files[1]),
             validation=validation,
             from_model=model,
+            train_encoder=True,
             max_length=length,
             max_steps=max_steps,
             minutes=minutes,

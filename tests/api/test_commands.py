@@ -54,9 +54,9 @@ def test_a_run_stands_for_its_folder(trained, capsys):
         command(command_line)
     assert scores == json.loads((trained.folder / "evaluation.json").read_text()) and scores["documents"] == 120
     again = torch_linformer.train(
-        data, from_model=trained, freeze=True, output=trained.folder.parent / "again", baseline=False, **OPTIONS
+        data, from_model=trained, output=trained.folder.parent / "again", baseline=False, **OPTIONS
     )
-    assert again.result["method"] and again.scores.keys() == trained.scores.keys()
+    assert again.result["method"] and again.scores.keys() <= trained.scores.keys()
     capsys.readouterr()
 
 

@@ -2,14 +2,23 @@
 
 import json
 
+import pandas as pd
 import pytest
 
-from fine_tuned import main, of_seeds
+from fine_tuned import LABELED, main, of_seeds
 
 
 def test_the_mean_of_seeds_and_its_standard_error():
     assert of_seeds([0.5, 0.7]) == "0.6000 ± 0.1000 (0.5000 / 0.7000)"
     assert of_seeds([0.5]) == "0.5000 (0.5000)"
+
+
+def test_the_longest_quarter(reviews):
+    known, held_out = LABELED["imdb-longest"](reviews)
+    assert 100 <= len(known) < 130 and 25 <= len(held_out) < 35
+    shortest = min(known.text.str.len())
+    whole = pd.read_parquet(reviews / "imdb_train.parquet")
+    assert (whole.text.str.len() > shortest).sum() < len(known)
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +42,9 @@ def test_the_page_has_each_seed(results):
     runs = [output / f"imdb-longest-run-24-{seed}" for seed in (1, 2)]
     found = [json.loads((run / "metrics.json").read_text()) for run in runs]
     page = (output / "results.md").read_text()
-    for part in ("accuracy", "lexical_accuracy"):
+    for part in ("accuracy", "words_accuracy"):
         assert of_seeds([each[part] for each in found]) in page
-    assert of_seeds([each.get("rest_accuracy", each["accuracy"]) for each in found]) in page
+    assert of_seeds([each.get("network_accuracy", each.get("reader_accuracy")) for each in found]) in page
     assert "| imdb-longest | run | 24 | " in page
 
 

@@ -18,7 +18,7 @@ from torch_linformer.models import (
     LinformerModel,
 )
 from torch_linformer.models.lexical_head import NOTHING as NO_WORD
-from torch_linformer.models.lexical_parts import NOTHING, LexicalVector
+from torch_linformer.models.lexical_parts import LexicalVector
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 

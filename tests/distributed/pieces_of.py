@@ -31,6 +31,7 @@ from torch_linformer import (
 )
 from torch_linformer.distributed import SequencePiece, context_parallel
 from torch_linformer.encoders import linearize
+from torch_linformer.models.lexical_head import KINDS, WORD
 from torch_linformer.nn import LinformerAttention, LinformerEncoder
 
 COUNTS = (1, 2, 3, 4)

@@ -1,6 +1,5 @@
 """Trainings that begin with an encoder of transformers, made linear there and then, or with a linear folder."""
 
-import html
 import json
 import random
 import re
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -25,10 +23,8 @@ from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
-from torch_linformer.training import encoder_baselines as encoder_baselines_module
-from torch_linformer.training import fitted_head, task_trainers
-from torch_linformer.training.encoder_baselines import encoder_baselines
-from torch_linformer.training.splits import Splits
+from torch_linformer.training import task_trainers
+from torch_linformer.training.run_options import OF_WORDS
 from torch_linformer.training.step_costs import build_step
 
 LENGTH = 24  # tokens that the encoders read
@@ -123,6 +119,7 @@ def run_from(train_quickly, data_of):
     def run(output, source, task="classify", **options):
         none = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "test": "0.3"}
         usual = {**none, "task": task, "data": data_of(task), "from_model": source, "max_steps": 2, "baseline": False}
+        usual["train_encoder"] = task in OF_WORDS
         return train_quickly(output, **{**usual, **options})
 
     return run
@@ -141,16 +138,21 @@ def test_a_task_is_learned_saved_and_scored_again(source_of, run_from, data_of, 
     source, output = source_of(KIND_OF_TASK[task], linear=linear), tmp_path / "run"
     test = data_of(task)
     shown = run_from(output, source, task, test=test)
-    assert ("made linear here, not distilled: linformer adapt first keeps more of it" in shown) is not linear
+    in_windows = not linear and task in OF_WORDS
+    says = "made linear here, not distilled: linformer adapt first keeps more of it" in shown
+    assert says is not (linear or in_windows)
     model, before = load_model(str(output)), metrics_of(output)
     if task in ("embed", "mlm"):
         assert type(model).__name__ == f"Linear{KIND_OF_TASK[task]}{'Model' if task == 'embed' else 'ForMaskedLM'}"
         options = model.config.linear_options
     else:
         assert isinstance(model.base_model, EncoderBackbone)
-        options = model.config.backbone_config.linear_options
-    assert (options.k, options.window, options.max_length) == ((5, 6, LENGTH) if linear else (6, 128, LENGTH))
-    assert options.exact_below == (7 if linear else 2 * 6 + 128)  # by default, where it stops being faster
+        options = None if in_windows else model.config.backbone_config.linear_options
+    if in_windows:
+        assert model.config.backbone_config.linformer is None and model.config.read_window == LENGTH
+    else:
+        assert (options.k, options.window, options.max_length) == ((5, 6, LENGTH) if linear else (6, 128, LENGTH))
+        assert options.exact_below == (7 if linear else 2 * 6 + 128)  # by default, where it stops being faster
     learned, scores = evaluate(str(output), test, batch_size=7, seed=quick["seed"], **SAME)
     for name in learned.headline:
         assert scores[name] == pytest.approx(before[name], rel=1e-4)
@@ -164,7 +166,7 @@ def test_an_encoder_learns(source_of, run_from, data_of, tmp_path):
 
 
 def test_predictions_are_those_of_each_document_alone(source_of, run_from, tmp_path):
-    run_from(tmp_path / "run", source_of("ModernBert", linear=True), lexical="always")
+    run_from(tmp_path / "run", source_of("ModernBert", linear=True), lexical="auto")
     assert load_model(str(tmp_path / "run")).lexical is not None
     texts = ["warm sand", "wet mud the of grey " * 9, "sea", "grey the of mud wet warm " * 3]
     predictor = Predictor(str(tmp_path / "run"), precision="fp32", device="cpu")
@@ -192,93 +194,28 @@ def test_questions_have_types_where_the_encoder_has_them(source_of, run_from, tm
     assert predictor.task.typed is typed
 
 
-# What the encoder does by itself
-
-
-@pytest.mark.parametrize(("linear", "kind"), [(False, "original"), (True, "linear")])
-def test_a_classifier_is_compared_with_the_encoder_in_pieces(source_of, run_from, tmp_path, linear, kind):
-    """With the original where it is there, and with the linear encoder, called that, where it is not."""
-    shown = run_from(tmp_path / "run", source_of("Bert", linear=linear), baseline=True)
-    assert re.search(r"\nfitting a first head: reading takes about \d", shown)
-    names = [name for name in metrics_of(tmp_path / "run") if name.endswith(("beginning_accuracy", "mean_macro_f1"))]
-    assert names == [f"{kind}_beginning_accuracy", f"{kind}_chunk_mean_macro_f1"]
-    page = html.unescape((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
-    which = "the linear encoder's" if linear else "the original's"
-    assert f"logistic regression on {which} first window" in page
-    assert f"logistic regression on the mean of {which} windows" in page
-
-
-def documents(number, seed):
-    """Documents of three windows, of which the second tells the label."""
-    draw = random.Random(seed)
-    filler = " ".join(["the of in"] * 8)
-    labels = [draw.choice(sorted(WORDS)) for _ in range(number)]
-    texts = [f"{filler} {' '.join(draw.choices(WORDS[label], k=9))} {filler}" for label in labels]
-    return Dataset.from_dict({"text": texts, "label": labels})
-
-
-def test_the_mean_of_the_windows_reads_on(source_of):
-    splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
-    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, tested=range(40), say=print, **SAME)
-    beginning, mean = (found[f"original_{name}"] for name in ("beginning", "chunk_mean"))
-    assert mean["accuracy"] == mean["macro_f1"] == 1.0 and beginning["accuracy"] < 0.8
-    assert sorted(beginning["numbers"]) == list(range(40)) and beginning["documents"] == 80
-    assert sum(right for right, _ in beginning["tallies"]["accuracy"]) / 40 == beginning["accuracy"]
-
-
-def test_all_test_documents_are_read_and_others_as_long_as_there_is_time(source_of, monkeypatch, capsys):
-    monkeypatch.setattr(encoder_baselines_module, "LEAST_SECONDS", 0.0)
-    splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
-    tested = [*range(39, 4, -1)]  # those that the other baselines have drawn
-    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, tested=tested, say=print, **SAME)
-    row = found["original_beginning"]
-    assert row["documents"] == 16 + 16 and row["numbers"] == tested and len(row["tallies"]["accuracy"]) == 35
-    assert row["chosen"].endswith(", learned from 32 of 80 documents")
-    assert capsys.readouterr().out.startswith("reading 35 test documents in pieces: about ")
-
-
-def test_a_model_without_an_encoder_below_it_has_no_such_rows(classifier_run):
-    splits = Splits(documents(9, 0), documents(9, 1), documents(9, 2))
-    assert (
-        encoder_baselines(str(classifier_run.folder), splits, train_seconds=0, seed=3, tested=[], say=print, **SAME)
-        == {}
-    )
-
-
 # What becomes of the encoder
 
 
-@pytest.mark.parametrize("task", ["classify", "embed"])
-def test_minutes_end_the_reading_for_a_frozen_encoder(source_of, run_from, tmp_path, monkeypatch, task):
-    monkeypatch.setattr(fitted_head, "READ_TOGETHER", 64)
+def test_minutes_end_the_reading_for_a_frozen_embedder(source_of, run_from, tmp_path):
     options = {"freeze": True, "max_steps": None, "learning_rate": None, "patience": 5, "minutes": 1e-6}
-    shown = run_from(tmp_path / "run", source_of("DistilBert"), task, **options)
-    said = r"head fitted to [1-9] of \d\d rows" if task == "classify" else r"reading 16 of \d\d training documents"
-    assert re.search(said, shown)
-
-
-def test_the_encoder_of_a_frozen_head_is_the_one_of_the_folder(source_of, run_from, tmp_path):
-    source = source_of("Bert")
-    shown = run_from(tmp_path / "run", source, freeze=True, max_steps=None, learning_rate=None, patience=5)
-    assert "head fitted to" in shown and "BertModel, without the head of BertForMaskedLM" in shown
-    first, weights = load_file(f"{source}/model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
-    of_encoder = [name for name in weights if name.startswith("linformer.body.") and ".linformer." not in name[14:]]
-    assert len(of_encoder) > 20
-    for name in of_encoder:
-        assert torch.equal(weights[name], first[name.replace("linformer.body.", "bert.")])
-    config = load_model(str(tmp_path / "run")).config
-    assert config.hidden_dropout_prob == config.backbone_config.hidden_dropout_prob == 0.0
-    assert config.backbone_config.attention_probs_dropout_prob == 0.0
+    shown = run_from(tmp_path / "run", source_of("DistilBert"), "embed", **options)
+    assert re.search(r"reading 16 of \d\d training documents", shown)
 
 
 @pytest.mark.parametrize("kind", ["Bert", "ModernBert"])
 @pytest.mark.parametrize("task", ["classify", "embed"])
 def test_the_lowest_layers_stay(source_of, run_from, tmp_path, kind, task):
     source = source_of(kind, linear=True)
+    if task == "classify":  # with a head that is trained, so that what was trained is kept in any case
+        run_from(tmp_path / "first", source, max_steps=1)
+        source = str(tmp_path / "first")
     shown = run_from(tmp_path / "run", source, task, freeze_layers=1)
     assert "the word embeddings stay, and of its layers the lowest 1" in shown
-    model, first = load_model(str(tmp_path / "run")), AutoModel.from_pretrained(source)
-    body = model.base_model.body if task == "classify" else model
+    body = load_model(str(tmp_path / "run"))
+    first = AutoModel.from_pretrained(source) if task == "embed" else load_model(source)
+    if task == "classify":
+        body, first = body.base_model.body, first.base_model.body
     weights = dict(body.named_parameters())
     stay = {name for name, x in first.named_parameters() if name in weights and torch.equal(x, weights[name])}
     below = {name for name in weights if name.startswith(("embeddings.", "encoder.layer.0.", "layers.0."))}

@@ -244,7 +244,10 @@ def test_the_best_checkpoint_may_be_the_damaged_one(classifier_run, train_quickl
     zero(best / "model.safetensors")
     shown = train_quickly(output, resume=True)
     assert f"{best}, with the best weights so far, is damaged: the best from here on are kept" in shown
-    ends, last = (load_file(folder / "model.safetensors") for folder in (output, classifier_run.moments / "trained" / "checkpoint-40"))
+    ends, last = (
+        load_file(folder / "model.safetensors")
+        for folder in (output, classifier_run.moments / "trained" / "checkpoint-40")
+    )
     assert all(torch.equal(ends[name], last[name]) for name in last if not name.startswith("classifier."))
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast, set_seed
 
+from torch_linformer.encoders.attentions import find_attentions
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import (
@@ -61,12 +62,11 @@ def build_model(
     }
     if first is None:
         return task.model_class(build_config(settings, tokenizer, labels))
+    model: AnyModel
     if first.reads_in_windows(settings):
-        windowed = in_windows(first, settings, task, labels, say)
-        check_vocabulary(first.source, tokenizer, windowed.config.vocab_size)
-        return windowed
-    source = _open_first(first, settings, task, say)
-    if isinstance(source, LinearEncoder):
+        model = in_windows(first, settings, task, labels, say)
+        check_vocabulary(first.source, tokenizer, model.config.vocab_size)
+    elif isinstance(source := _open_first(first, settings, task, say), LinearEncoder):
         check_vocabulary(first.source, tokenizer, source.config.vocab_size)
         model = on_encoder(source, task, labels, first.classifier_pooling)
     else:
@@ -167,8 +167,9 @@ def _freeze_lowest(model: AnyModel, number: int) -> None:
     """
     backbone: Any = model.base_model
     body = backbone.body if isinstance(backbone, EncoderBackbone) else backbone
-    if isinstance(body, LinearEncoder):
-        freeze_lowest(body, list(body.config.attentions), number)
+    if isinstance(body, LinearEncoder) or isinstance(backbone, EncoderBackbone):
+        own = body.config.attentions if isinstance(body, LinearEncoder) else find_attentions(body)
+        freeze_lowest(body, list(own), number)
         return
     for kept in (body.embeddings, *body.encoder.layers[:number]):
         kept.requires_grad_(False)

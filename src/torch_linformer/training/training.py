@@ -148,10 +148,11 @@ class Training:
             scores = self.trainer.scores_of(self.data.test) if lexical is None else lexical.scores
         if not processes.is_main():
             return None
-        self.task.finish(self.model)
         measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
         if any(measured.values()):
             self.screen.say(f"measuring {' and '.join(name for name, is_wanted in measured.items() if is_wanted)}")
+        baselines = self._baselines() if settings.baseline else {}
+        self.task.finish(self.model)  # numbers are in the unit of the documents from here on
         return Outcome(
             settings=settings,
             command=command,
@@ -162,7 +163,7 @@ class Training:
             scores=scores,
             weighed=weighed,
             lexical=lexical,
-            baselines=self._baselines() if settings.baseline else {},
+            baselines=baselines,
             costs=measure_beside_full_attention(self.step(self.rows)) if settings.probe else None,
             history=self.history,
             num_tokens=self.data.train.num_tokens,
