@@ -9,9 +9,10 @@ The folder is that of ``documents.py``, whose sets these are, and two more:
 - ``sst2-all``: is a phrase of a review positive? All of SST-2, scored on its part for development.
 
 A model is a folder of ours, or a pretrained encoder, which then has its own full attention. It is trained as by
-``linformer train --from MODEL --train-encoder``, which keeps it as it was where that is better. Each run becomes a folder of the output, and a finished one is not repeated, so that several calls may share
-the seeds. results.md has the accuracy on held-out documents of words, of the model and of both, of each seed, and the
-standard error of their mean; that of a single score, from so many held-out documents, stands below.
+``linformer train --from MODEL --train-encoder``, which keeps it as it was where that is better. Each run becomes a
+folder of the output, and a finished one is not repeated, so that several calls may share the seeds. results.md has the
+accuracy on held-out documents of words, of the model and of both, of each seed, and the standard error of their mean;
+that of a single score, from so many held-out documents, stands below.
 """
 
 import json

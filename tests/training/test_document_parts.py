@@ -57,8 +57,9 @@ def write(path, rows):
 
 @pytest.fixture(scope="module")
 def source_of(tmp_path_factory):
-    """A function: the folder of a small BERT with its tokenizer; one that is linear, or to which all words are alike."""
-    tokenizer = build_tokenizer("bpe:300", [" ".join([*WORDS["rain"], *WORDS["sun"], "the of"])] * 3, max_length=WINDOW)
+    """A function: the folder of a small BERT with its tokenizer; linear, or blind to what words there are."""
+    words = " ".join([*WORDS["rain"], *WORDS["sun"], "the of"])
+    tokenizer = build_tokenizer("bpe:300", [words] * 3, max_length=WINDOW)
 
     def save(linear=False, blind=False):
         torch.manual_seed(0)

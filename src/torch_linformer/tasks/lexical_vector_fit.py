@@ -33,7 +33,8 @@ def fit_vector(
     .. math:: w_f = e^{\theta_f} \ln \frac{1 + n}{1 + n_f}
 
     for n documents, :math:`n_f` of which have token f, with the :math:`\theta` that :func:`learn_weights` learns from
-    the queries. Tokens count as in :func:`~torch_linformer.tasks.lexical_fit.fit_head`. (The 1 that scikit-learn adds
+    the queries. Tokens count without their case and the space before them, and those that are only punctuation do
+    not. (The 1 that scikit-learn adds
     to the logarithm keeps the weight of words that every document has, which only disturb a sketch.)
 
     Two tokens f and g in a column disturb a product by about :math:`\ell_f \ell_g`, where :math:`\ell` is the mean of

@@ -14,7 +14,7 @@ from torch_linformer.data.reading.records import LABELED, SCORED, SEVERAL
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import document_means
 from torch_linformer.models import LinformerForSequenceClassification
-from torch_linformer.models.lexical_parts import LexicalHead
+from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.tasks.baselines import (
     majority_baseline,
     mean_baseline,
