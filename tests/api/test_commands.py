@@ -56,7 +56,7 @@ def test_a_run_stands_for_its_folder(trained, capsys):
     again = torch_linformer.train(
         data, from_model=trained, train_encoder=True, output=trained.folder.parent / "again", baseline=False, **OPTIONS
     )
-    assert again.result["method"] and again.scores.keys() == trained.scores.keys()
+    assert again.result["method"] and again.scores.keys() <= trained.scores.keys()
     capsys.readouterr()
 
 

@@ -210,6 +210,8 @@ def test_models_that_cannot_begin(run, masked_run, train_quickly, tmp_path):
         ("classify", run, "is an encoder-decoder, which only learns --task seq2seq; begin with another model"),
     ):
         with pytest.raises(InputError) as raised:
-            train_quickly(tmp_path / "run", from_model=str(first.folder), task=task, **FIRST)
+            train_quickly(
+                tmp_path / "run", from_model=str(first.folder), task=task, train_encoder=task == "classify", **FIRST
+            )
         assert str(raised.value).startswith(f"--from {first.folder}: {reason}")
     assert not os.listdir(tmp_path)

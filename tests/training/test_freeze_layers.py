@@ -5,11 +5,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.tasks.registry import task_of
+from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.train_settings import TrainSettings
@@ -60,6 +62,17 @@ def test_the_rest_has_the_gradients_that_it_has_in_a_training_of_all(tmp_path, a
     assert any("layers.1." in name for name in trained) and not any("layers.0." in name for name in trained)
     for name in trained:
         torch.testing.assert_close(of_rest[name], of_all[name])
+
+
+def test_the_lowest_layers_of_an_encoder_that_reads_in_windows(plain_encoder):
+    """Its attention is the ordinary one."""
+    settings = TrainSettings(from_model=str(plain_encoder), **LOWEST, max_length=64)
+    tokenizer = AutoTokenizer.from_pretrained(plain_encoder)
+    model = build_model(settings, FirstModel.of(settings), Classification(tokenizer, ["a", "b"]), tokenizer, None)
+    assert model.config.read_window == 16
+    kept = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    below = ("linformer.body.embeddings.", "linformer.body.encoder.layer.0.")
+    assert kept == {name for name, _ in model.named_parameters() if name.startswith(below)} and len(kept) > 10
 
 
 def test_more_layers_than_there_are_cannot_be_kept(masked_run, train_quickly, tmp_path):

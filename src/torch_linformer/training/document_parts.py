@@ -118,10 +118,11 @@ class DocumentParts:
             of_train = self._targets(documents)
             self._put(weigh([fit_reader(states[: len(documents)], states[:1], of_train)], of_train))
             before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        network = self._network(train())
+        trainer = train()
+        network = self._network(trainer)
         rows = np.flatnonzero(self.targets.judged >= len(self.data.splits.train))  # no step has seen these
         unseen = self.targets.some(rows)
-        parts = [*(replace(part, judged=part.judged[rows]) for part in words), network]
+        parts, targets = [*(replace(part, judged=part.judged[rows]) for part in words), network], unseen
         if reads:
             untrained = unseen.loss(*(part.judged[rows] for part in frozen))
             trained = unseen.loss(*(part.judged for part in parts))
@@ -132,8 +133,11 @@ class DocumentParts:
             )
             if trained >= untrained:
                 self.model.load_state_dict(before)
-                return self._weighed(frozen, self.targets)
-        return self._weighed(parts, unseen)
+                parts, targets = frozen, self.targets
+        weighed = self._weighed(parts, targets)
+        if self.settings.overflow == "windows":  # a model averages the answers to windows, not their logits
+            weighed.scores[weighed.shipped] = trainer.scores_of(self.data.test)
+        return weighed
 
     def words(self) -> LinearPart:
         """The part of the words of whole documents."""
@@ -151,15 +155,20 @@ class DocumentParts:
         return processes.on_main(fitted)
 
     def reader(self, most: int | None = None) -> LinearPart:
-        """The part of what the encoder makes of documents, or of the first tokens of each."""
+        """The part of what the encoder makes of documents, or of the first tokens of each, with its last marks."""
         pad = cast(int, self.task.tokenizer.pad_token_id)
         model = cast(Any, self.model).to(self.device).eval()
         states = KeptStates(model, pad, self.device, self.precision)
-        known = [row for part in (self.data.train, self.data.validation) for row in part.windows["input_ids"]]
-        of_known, of_test = (
-            torch.from_numpy(states.of([row[:most] for row in rows], self.screen))
-            for rows in (known, self.data.test.windows["input_ids"])
-        )
+        last = self.model.config.exact_last
+
+        def read(part: Any) -> Tensor:
+            rows = part.windows["input_ids"][:]
+            if most is not None:
+                rows = [row if len(row) <= most else [*row[: most - last], *row[len(row) - last :]] for row in rows]
+            return torch.from_numpy(document_means(states.of(rows, self.screen), part.windows)).float()
+
+        of_known = torch.cat([read(part) for part in (self.data.train, self.data.validation)])
+        of_test = read(self.data.test)
         self.states = self.states or (of_known, of_test)
         return fit_reader(of_known, of_test, self.targets)
 

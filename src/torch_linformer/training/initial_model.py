@@ -62,14 +62,11 @@ def build_model(
     }
     if first is None:
         return task.model_class(build_config(settings, tokenizer, labels))
+    model: AnyModel
     if first.reads_in_windows(settings):
-        windowed = in_windows(first, settings, task, labels, say)
-        check_vocabulary(first.source, tokenizer, windowed.config.vocab_size)
-        if settings.freeze_layers > 0:
-            _freeze_lowest(windowed, settings.freeze_layers)
-        return windowed
-    source = _open_first(first, settings, task, say)
-    if isinstance(source, LinearEncoder):
+        model = in_windows(first, settings, task, labels, say)
+        check_vocabulary(first.source, tokenizer, model.config.vocab_size)
+    elif isinstance(source := _open_first(first, settings, task, say), LinearEncoder):
         check_vocabulary(first.source, tokenizer, source.config.vocab_size)
         model = on_encoder(source, task, labels, first.classifier_pooling)
     else:

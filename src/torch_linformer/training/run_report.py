@@ -34,7 +34,7 @@ from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields
-from torch_linformer.training.document_parts import Weighed, worth_of_parts
+from torch_linformer.training.document_parts import NETWORK, Weighed, worth_of_parts
 from torch_linformer.training.label_sections import label_sections
 from torch_linformer.training.run_options import OF_TEXT, OF_WORDS
 from torch_linformer.training.splits import Splits
@@ -80,7 +80,7 @@ class Outcome:
         if self.weighed is not None and len(self.weighed.parts) > 1:
             return " and ".join(part.name for part in self.weighed.parts)
         model = "full attention" if self.full_attention else "Linformer"
-        if self.weighed is not None and self.settings.frozen:
+        if self.weighed is not None and self.weighed.shipped != NETWORK:
             return self.weighed.shipped
         if self.settings.task == "embed" and self.settings.freeze:
             number = self.settings.vectors

@@ -152,10 +152,11 @@ class Training:
             scores = self.trainer.scores_of(self.data.test) if lexical is None else lexical.scores
         if not processes.is_main():
             return None
-        self.task.finish(self.model)
         measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
         if any(measured.values()):
             self.screen.say(f"measuring {' and '.join(name for name, is_wanted in measured.items() if is_wanted)}")
+        baselines = self._baselines(search) if settings.baseline else {}
+        self.task.finish(self.model)  # numbers are in the unit of the documents from here on
         return Outcome(
             settings=settings,
             command=command,
@@ -166,7 +167,7 @@ class Training:
             scores=scores,
             weighed=weighed,
             lexical=lexical,
-            baselines=self._baselines(search) if settings.baseline else {},
+            baselines=baselines,
             variants=search.variants if search else {},
             hits=search.hits if search else [],
             costs=measure_beside_full_attention(self.step(self.rows)) if settings.probe else None,
