@@ -134,7 +134,7 @@ def test_slots_are_one_number_or_one_a_layer():
         *(
             (
                 {"freeze": True, "from_model": "m", name: value},
-                f"--{name.replace('_', '-')} has no effect with --freeze, which fits a head in one go: leave it out",
+                f"--{name.replace('_', '-')} has no effect with --freeze, which fits all in one go: leave it out, or give --no-freeze",
             )
             for name, value in {
                 "epochs": 2.0,
@@ -342,5 +342,5 @@ def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
 def test_one_that_is_does_not_make_another_run_but_needs_steps(monkeypatch):
     monkeypatch.setattr(train_settings, "find_spec", lambda name: name)
     assert identity(TrainSettings(report_to="wandb", push_to_hub="posts")) == identity(TrainSettings())
-    with pytest.raises(InputError, match=r"^--report-to has no effect with --freeze, which fits a head in one go"):
+    with pytest.raises(InputError, match=r"^--report-to has no effect with --freeze, which fits all in one go"):
         TrainSettings(report_to="wandb", freeze=True, from_model="m")
