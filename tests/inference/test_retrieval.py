@@ -155,7 +155,7 @@ def test_long_batches_are_learned_in_turn(run, train_quickly, tmp_path, monkeypa
 
 
 def test_a_start_that_is_an_embedder_is_to_be_beaten_too(run, train_quickly, tmp_path):
-    options = {**run.options, "max_steps": 1, "from_model": str(run.folder), "learning_rate": 1e-9}
+    options = {**run.options, "max_steps": 1, "from_model": str(run.folder), "freeze": False, "learning_rate": 1e-9}
     options |= {"tokenizer": "bpe:8192", "k": None, "max_length": None}
     shown = train_quickly(tmp_path / "run", **options)
     assert "nothing of it new" in shown and "the embedder's first 512 tokens" in shown
@@ -235,15 +235,17 @@ def worded(run, train_quickly, tmp_path_factory):
 
 def test_words_are_a_part_of_a_vector(worded, tmp_path):
     """It is scored, written by embed, and saved."""
-    assert "words" in worded.metrics["method"]
+    assert "; kept: words by" in worded.shown and worded.metrics["method"].endswith("words only")
     assert worded.metrics["ndcg_at_10"] > worded.metrics["rest_ndcg_at_10"] + 0.2
     assert {"lexical_ndcg_at_10", "tfidf_search_ndcg_at_10"} < set(worded.metrics)
+    assert "To try next: --from an adapted encoder" in worded.metrics["verdict"]
     documents = vectors_of(worded, [text for _, text in worded.rows], tmp_path / "documents")
     queries = vectors_of(worded, [query for query, _ in worded.rows], tmp_path / "queries")
     assert documents.shape == (10, 128 + 512) and np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
     judgments = Judgments.of_groups(np.arange(10), np.arange(10), np.full(10, -1))
     scores = retrieval_metrics(lambda begin, end: queries[begin:end] @ documents.T, judgments)
-    assert scores["ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], rel=1e-3)
+    # What is written has a sketch of the words, and scores count them one by one.
+    assert scores["ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], abs=0.1)
     _, again = evaluate(str(worded.folder), worded.options["test"], **SAME)
     assert again["ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], rel=1e-4)
 
@@ -261,8 +263,8 @@ def test_words_of_a_document_are_those_of_all_of_it(worded, tmp_path):
     settings = EmbedSettings(model=str(worded.folder), files=(file,), overflow="windows", precision="fp32")
     answer_files(settings, tmp_path / "long.npy", device="cpu")
     (vector,) = np.load(tmp_path / "long.npy")
-    # A word that two windows divide is another word in each.
-    assert ((vector[128:] != 0) == (sketch != 0)).mean() > 0.9 and np.linalg.norm(vector) == pytest.approx(1)
+    # But for words that a window cuts.
+    assert ((vector[128:] != 0) == (sketch != 0)).mean() > 0.95 and np.linalg.norm(vector) == pytest.approx(1)
 
 
 def test_a_word_beyond_what_the_model_reads_is_found(worded, train_quickly, tmp_path):
@@ -296,7 +298,8 @@ def test_modules_of_vectors_with_words(worded):
 
 def test_a_start_with_words_is_measured_with_them(worded, train_quickly, tmp_path):
     """Its chunks too; the new model gets words of its own."""
-    options = {**worded.options, "max_steps": 1, "from_model": str(worded.folder), "learning_rate": 1e-9}
+    options = {**worded.options, "max_steps": 1, "from_model": str(worded.folder), "freeze": False}
+    options["learning_rate"] = 1e-9
     options |= {"tokenizer": "bpe:8192", "k": None, "max_length": None}
     train_quickly(tmp_path / "run", **options)
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())

@@ -25,7 +25,7 @@ def test_a_search_begins_with_minilm_where_it_is_installed(monkeypatch):
     assert TrainSettings.of(task="embed", data="x.csv", size="small").from_model is None
     with pytest.raises(InputError, match=r"--size is for a new model; .* has its own; --from none begins a new one"):
         TrainSettings.of(task="embed", data="x.csv", size="small", from_model="minilm")
-    with pytest.raises(InputError, match=r"--epochs has no effect, .*: leave it out, or give --no-freeze"):
+    with pytest.raises(InputError, match=r"--epochs has no effect with --freeze, .* or give --no-freeze"):
         TrainSettings.of(task="embed", data="x.csv", epochs=2.0)
     trained = TrainSettings.of(task="embed", data="x.csv", epochs=2.0, freeze=False)
     assert trained.from_model and not trained.freeze and trained.read_window is None

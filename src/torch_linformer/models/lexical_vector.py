@@ -84,6 +84,17 @@ class LexicalVector(SavedModule):
 
     def features(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The features of token ids ``(B, N)``, and which of them there are: ``(B, 3N)``, the pairs last."""
+        features, real = self._tokens_and_words(input_ids, attention_mask)
+        number = input_ids.shape[1]
+        # Tokens that count side by side, first.
+        order = (~real[:, :number]).long().argsort(dim=1, stable=True)
+        tokens, both = (rows[:, :number].gather(1, order) for rows in (features, real))
+        pairs = ((tokens + 1) * _PLACES[0] + (tokens.roll(-1, dims=1) + 1) * _PLACES[1]) % _PRIME
+        both = both & both.roll(-1, dims=1) & (torch.arange(number, device=tokens.device) + 1 < number)
+        return torch.cat([features, len(self.columns) + pairs % PAIRS], dim=1), torch.cat([real, both], dim=1)
+
+    def _tokens_and_words(self, input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The features that a sketch has, ``(B, 2N)``."""
         tokens = self.counts_as[input_ids.clamp(min=0)]
         real = (tokens != NOTHING) & (input_ids >= 0)
         if attention_mask is not None:
@@ -96,21 +107,12 @@ class LexicalVector(SavedModule):
         multipliers = torch.tensor(_PLACES, device=tokens.device)[(place - first).clamp(0, _LONGEST - 1)]
         codes = nothing.scatter_add(1, word, torch.where(real, (tokens + 1) * multipliers % _PRIME, 0)) % _PRIME
         words = nothing.scatter_add(1, word, real.long()) > 1
-        # Those that count side by side, first.
-        order = (~real).long().argsort(dim=1, stable=True)
-        neighbors, both = tokens.gather(1, order), real.gather(1, order)
-        following = neighbors.roll(-1, dims=1)
-        pairs = ((neighbors + 1) * _PLACES[0] + (following + 1) * _PLACES[1]) % _PRIME
-        both = (
-            both & both.roll(-1, dims=1) & (torch.arange(tokens.shape[1], device=tokens.device) + 1 < tokens.shape[1])
-        )
-        size = len(self.counts_as)
-        features = torch.cat([tokens, size + codes % WORDS, size + WORDS + pairs % PAIRS], dim=1)
-        return features, torch.cat([real, words, both], dim=1)
+        features = torch.cat([tokens, len(self.counts_as) + codes % WORDS], dim=1)
+        return features, torch.cat([real, words], dim=1)
 
     def sketch(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """y of length 1, ``(B, width)``, of token ids ``(B, N)``; those where the mask is 0 are padding."""
-        features, real = (rows[:, : 2 * input_ids.shape[1]] for rows in self.features(input_ids, attention_mask))
+        features, real = self._tokens_and_words(input_ids, attention_mask)
         accurate, rows = torch.promote_types(self.weights.dtype, torch.float32), features.shape[0]
         counts = torch.zeros(rows, len(self.columns), dtype=accurate, device=features.device)
         counts = counts.scatter_add(1, features, real.to(accurate))

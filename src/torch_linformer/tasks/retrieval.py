@@ -81,6 +81,7 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
     ) -> None:
         super().__init__(tokenizer)
         self.vectors = DocumentVectors(pooling, pieces=pieces)
+        self._counts: dict[tuple[str, int], tuple[Any, Any]] = {}
         if pieces is not None and (pieces.most > 1 or pieces.window is not None):
             self.usage = USAGE_OF_PIECES
 
@@ -175,12 +176,16 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         return word_rows(lexical, of_documents), word_rows(lexical, of_queries)
 
     def counts(self, lexical: LexicalVector, documents: Dataset) -> tuple[Any, Any]:
-        """The :func:`counts_of` documents and of what asks for them, all of each text."""
+        """The :func:`counts_of` documents and of what asks for them, all of each text, counted once."""
+        key = documents._fingerprint, len(lexical.counts_as)
+        if key in self._counts:
+            return self._counts[key]
         read = DocumentEncoder(self.tokenizer, 64).ids  # of windows there are none here
         groups = (documents[begin : begin + TOGETHER]["text"] for begin in range(0, len(documents), TOGETHER))
         known = counts_of(lexical, chain.from_iterable(map(read, groups)))
         queries = queries_of(documents)
-        return known, counts_of(lexical, read(queries)) if queries else known
+        self._counts[key] = known, counts_of(lexical, read(queries)) if queries else known
+        return self._counts[key]
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         texts, judgments = test["text"][:], judgments_of(test)

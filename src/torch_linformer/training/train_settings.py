@@ -107,9 +107,11 @@ class TrainSettings(ModelSettings):
                 f"{flag(name)} is for a new model; --from {self.from_model} has its own; --from none begins a new one"
             )
         if self.frozen and name in (*OF_STEPS, *["minutes", "batch_size"] * (self.task in OF_WORDS)):
-            trained = "--train-encoder" if self.task in OF_WORDS else "--no-freeze"
+            of_labels = self.task in OF_WORDS
+            how = "without --train-encoder" if of_labels else "with --freeze"
+            instead = "take --from none for a new model" if of_labels else "give --no-freeze"
             raise InputError(
-                f"{flag(name)} has no effect, as no weight of the encoder is trained: leave it out, or give {trained}"
+                f"{flag(name)} has no effect {how}, as no weight of the encoder is trained: leave it out, or {instead}"
             )
         if name == "lexical" and self.lexical == "always" and self.task in OF_WORDS:
             raise InputError("--lexical always is for --task embed: words of labels are weighed, and stay")
