@@ -134,7 +134,7 @@ def test_slots_are_one_number_or_one_a_layer():
         *(
             (
                 {"freeze": True, "from_model": "m", name: value},
-                f"--{name.replace('_', '-')} has no effect with --freeze, which fits all in one go: leave it out, or give --no-freeze",
+                f"--{name.replace('_', '-')} has no effect with --freeze, which fits all in one go: leave it out",
             )
             for name, value in {
                 "epochs": 2.0,

@@ -27,9 +27,9 @@ from torch_linformer.training.search_parts import (
     FOLDS,
     LEARNED,
     MAPPED,
-    Choice,
     Fold,
     Search,
+    SearchChoice,
     choose,
     described,
     fitted_words,
@@ -152,8 +152,8 @@ def learn_search(
 class _Learned(NamedTuple):
     pieces: PieceVectors
     weighing: Weighing
-    choice: Choice
-    tried: list[Choice]
+    choice: SearchChoice
+    tried: list[SearchChoice]
     folds: tuple[list[Fold], list[Fold]]
 
 

@@ -31,7 +31,7 @@ AS_COUNTED, LEARNED = "idf", "learned weights"  # of words
 AS_READ, MAPPED = "as read", "mapped"  # vectors
 
 
-class Choice(NamedTuple):
+class SearchChoice(NamedTuple):
     """Which words and which vectors a search has, their factors, 0 for what it has not, and nDCG@10 of each query."""
 
     words: str
@@ -77,7 +77,7 @@ class Fold:
     vectors: dict[str, Tensor] = field(default_factory=dict)
 
 
-def choose(folds: Sequence[Fold], always: bool = False) -> tuple[Choice, list[Choice]]:
+def choose(folds: Sequence[Fold], always: bool = False) -> tuple[SearchChoice, list[SearchChoice]]:
     r"""The words and the vectors of a search, by nDCG@10 on all folds, and all that were tried.
 
     The factors a of words and b of vectors have the least
@@ -100,11 +100,11 @@ def choose(folds: Sequence[Fold], always: bool = False) -> tuple[Choice, list[Ch
                 parts = zip(factors, (fold.words, fold.vectors), (words, vectors), strict=True)
                 scores = sum(factor * part[name] for factor, part, name in parts if name in part)
                 gains.append(_gains(cast(Tensor, scores), fold.judgments))
-            tried.append(Choice(words, vectors, factors, np.concatenate(gains)))
+            tried.append(SearchChoice(words, vectors, factors, np.concatenate(gains)))
     groups = np.unique(np.concatenate([fold.groups for fold in folds]), return_inverse=True)[1]
     simple = max((choice for choice in tried if not choice.is_learned), key=lambda choice: choice.score)
 
-    def wins(choice: Choice) -> bool:
+    def wins(choice: SearchChoice) -> bool:
         differences = choice.gains - simple.gains
         error = np.sqrt(np.square(np.bincount(groups, differences - differences.mean())).sum()) / len(differences)
         return is_more_than_chance(float(differences.mean()), float(error)) and choice.score > simple.score
@@ -112,7 +112,7 @@ def choose(folds: Sequence[Fold], always: bool = False) -> tuple[Choice, list[Ch
     return max([simple, *filter(wins, tried)], key=lambda choice: choice.score), tried
 
 
-def described(choice: Choice, tried: Sequence[Choice], judges: str) -> str:
+def described(choice: SearchChoice, tried: Sequence[SearchChoice], judges: str) -> str:
     """What was tried and what was taken, as a line."""
     scores = ", ".join(f"{other} {other.score:.3f}" for other in tried)
     return f"nDCG@10 of queries for {judges}: {scores}; kept: {choice}, share of words {choice.share:.2f}"
@@ -309,7 +309,7 @@ def give_words(
     task: Retrieval,
     lexical: LexicalVector | None,
     all_counts: Any,
-    choice: Choice,
+    choice: SearchChoice,
     sketched: Sequence[Fold],
     theta: np.ndarray | None,
 ) -> None:
@@ -323,7 +323,7 @@ def give_words(
 
 
 def weighing_of(
-    task: Retrieval, choice: Choice, tried: Sequence[Choice], tested: Tensor, documents: Dataset
+    task: Retrieval, choice: SearchChoice, tried: Sequence[SearchChoice], tested: Tensor, documents: Dataset
 ) -> Weighing:
     """What a choice and its parts score on the test documents."""
     lexical, kept = task.vectors.lexical, choice.words != NO_WORDS
