@@ -43,7 +43,7 @@ def train(
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
     if settings.freeze and processes.count() > 1:
-        raise InputError("--freeze is for a single process: start it without torchrun")
+        raise InputError("--freeze is for a single process: start it without torchrun, or give --no-freeze")
     if settings.compile:
         require_compiler(resolve_device(settings.device))
     screen, run = screen or TrainingScreen(), identity(settings)
