@@ -350,7 +350,7 @@ def train_quickly(datasets_cache, quick, watching_screen):
 
     def run(output, *, resume=False, command="", moments=None, **changed):
         options = {"from_model": "none", **quick, **changed, "output": str(output)}
-        if options["from_model"] != "none":  # the quick options are those of steps
+        if options["from_model"] != "none" and options.get("max_steps"):
             task = options.get("task", "classify")
             trains = {"embed": {"freeze": False}, **{name: {"train_encoder": True} for name in OF_WORDS}}.get(task, {})
             options = {**trains, **options}

@@ -144,7 +144,7 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
     options += " output window slot-mass exact-first exact-last"
     for name in (*options.split(), "output", "config", "resume", "debug"):
         assert f" --{name} " in shown, name
-    assert "(tiny | small | base | large)  [tiny]" in shown
+    assert "(tiny | small | base | large) [tiny]" in " ".join(shown.split())
     assert "\nOptions:" not in shown  # each is in a group of cli/grouped_help.py
 
 

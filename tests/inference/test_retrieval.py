@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,6 +240,7 @@ def test_words_are_a_part_of_a_vector(worded, tmp_path):
     assert worded.metrics["ndcg_at_10"] > worded.metrics["rest_ndcg_at_10"] + 0.2
     assert {"lexical_ndcg_at_10", "tfidf_search_ndcg_at_10"} < set(worded.metrics)
     assert "To try next: --from an adapted encoder" in worded.metrics["verdict"]
+    assert re.search(r"TF-IDF and BM25, *", worded.shown) and re.search(r"[+-]\d\.\d{4} \(± \d\.\d{4}\)", worded.shown)
     documents = vectors_of(worded, [text for _, text in worded.rows], tmp_path / "documents")
     queries = vectors_of(worded, [query for query, _ in worded.rows], tmp_path / "queries")
     assert documents.shape == (10, 128 + 512) and np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)

@@ -1,12 +1,15 @@
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
+from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import bm25_similarities, retrieval_metrics, tfidf_similarities
+from torch_linformer.tasks.word_rows import know_words
 
 PAIRS = {
     "text": ["sun sun sand", "rain mud", "snow ice cold ice snow"],
@@ -128,3 +131,22 @@ def test_baselines_count_each_query(task):
         assert len(found["tallies"]["ndcg_at_10"]) == 5
     labeled = task.baselines(labeled, labeled, labeled, 0)
     assert set(labeled) == {"tfidf_search", "bm25", "tfidf_bm25"}
+
+
+def test_words_and_vectors_are_added_by_their_share(task):
+    documents = Dataset.from_dict({"text": ["sun sand", "mud rain"], "queries": [["sun"], ["rain mud"]]})
+    lexical = LexicalVector(len(task.tokenizer), 2, 8, exact_share=0.25)
+    know_words(lexical, task.tokenizer)
+    lexical.weights.fill_(1.0)
+    task.vectors.lexical = lexical
+    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.0, 1.0]])
+    try:
+        found = task.similarities(vectors, documents)(0, 2)
+        known, asked = (rows.toarray() for rows in task.words(documents))
+        hits = task.hits(vectors, documents)
+    finally:
+        task.vectors.lexical = None
+    assert np.allclose(found, 0.75 * vectors[2:].numpy() @ vectors[:2].numpy().T + 0.25 * asked @ known.T)
+    assert asked[0] @ known[0] > 0.1 > asked[0] @ known[1] == 0
+    assert [query for query, _ in hits] == ["sun", "rain mud"]
+    assert hits[1][1][0] == f"{found[1, 1]:.3f}  mud rain  (its own)"

@@ -120,6 +120,7 @@ def run_from(train_quickly, data_of):
         none = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "test": "0.3"}
         usual = {**none, "task": task, "data": data_of(task), "from_model": source, "max_steps": 2, "baseline": False}
         usual["train_encoder"] = task in OF_WORDS
+        usual |= {"freeze": False} if task == "embed" else {}
         return train_quickly(output, **{**usual, **options})
 
     return run

@@ -52,7 +52,7 @@ def search(
     debug: options.Debug = False,
     **reading: Any,
 ) -> None:
-    """Find the passages of documents that answer a query, by their vectors and by their words.
+    """Find the passages of documents that answer a query.
 
     The documents need no preparation, and the model no training. What was read is kept in a folder: the next search
     reads only what is new.

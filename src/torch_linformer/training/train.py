@@ -44,9 +44,9 @@ def train(
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
     if settings.frozen and processes.count() > 1:
-        trained = "--train-encoder or --from none" if settings.task in OF_WORDS else "no --freeze"
+        trained = "--train-encoder or --from none" if settings.task in OF_WORDS else "--no-freeze"
         raise InputError(
-            f"nothing is trained step by step here, so one process is enough: leave torchrun out, or {trained}"
+            f"nothing is trained step by step here, so one process is enough: leave torchrun out, or give {trained}"
         )
     if settings.compile:
         require_compiler(resolve_device(settings.device))

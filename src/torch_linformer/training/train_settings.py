@@ -113,6 +113,8 @@ class TrainSettings(ModelSettings):
             raise InputError(
                 f"{flag(name)} has no effect {how}, as no weight of the encoder is trained: leave it out, or {instead}"
             )
+        if name == "overflow" and self.task in NO_WINDOWS:
+            raise InputError(f"--overflow windows is not for --task {self.task}, {NO_WINDOWS[self.task]}")
         if name == "lexical" and self.lexical == "always" and self.task in OF_WORDS:
             raise InputError("--lexical always is for --task embed: words of labels are weighed, and stay")
         if name == "read_window" and self.task in OF_WORDS and self.from_model is None:
@@ -148,8 +150,6 @@ class TrainSettings(ModelSettings):
                 f"--slot-mass {self.slot_mass} has no effect with --projection {self.projection}, whose slots stand "
                 "for no number of tokens: leave it out, or take --projection conv, mean, max or dynamic"
             )
-        if name == "overflow" and self.task in NO_WINDOWS:
-            raise InputError(f"--overflow windows is not for --task {self.task}, {NO_WINDOWS[self.task]}")
 
     def _check_compiled(self) -> None:
         """Raise ``InputError`` for what a compiled model cannot do."""

@@ -4,8 +4,11 @@ import ast
 
 import pytest
 
+from torch_linformer.data.reading import collection
+from torch_linformer.data.reading.data_options import NO_OPTIONS
 from torch_linformer.data.reading.docstrings import MOST_QUERIES, docstring_search, without_docstrings
 from torch_linformer.errors import InputError
+from torch_linformer.tasks.retrieval import Retrieval
 
 SOURCE = '''\
 """What the module is for."""; import os  # kept
@@ -102,6 +105,13 @@ def test_files_are_asked_for_by_the_docstrings_that_are_theirs_alone(library):
     assert not any('"""' in file.text for file in files)
     assert description.startswith("4 files of a library, without their docstrings, and 7 of these as queries")
     assert docstring_search(library, "a library")[0] == files
+
+
+def test_it_is_what_a_search_reads_of_stdlib(library, monkeypatch):
+    monkeypatch.setattr(collection, "stdlib_search", lambda: docstring_search(library, "a library"))
+    found = Retrieval.load("stdlib", None, NO_OPTIONS)
+    assert found.dataset.column_names == ["text", "queries", "name", "group"] and found.name == "stdlib"
+    assert found.dataset["name"][:] == ["alone.py", "other/three.py", "package/deep/two.py", "package/one.py"]
 
 
 def test_a_single_package_cannot_be_held_out(tmp_path):
