@@ -445,7 +445,7 @@ def test_columns_of_words_and_json_that_are_none(refused, workplace):
         ({"overflow": "sideways"}, "--overflow must be one of cut, windows, got 'sideways'"),
         ({"stride": "-1"}, "--stride must be at least 0, got -1"),
         (
-            {"overflow": "windows", "stride": "30", "lexical": "none", "from_model": "none"},
+            {"overflow": "windows", "stride": "30", "lexical": "none", "from": "none"},
             "--stride 30 leaves no new tokens to a window of 30; take fewer",
         ),
         ({"whole_words": "x"}, "Option '--whole-words' does not take a value"),

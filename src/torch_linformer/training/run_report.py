@@ -151,7 +151,7 @@ class Outcome:
     @cached_property
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
-        kind = "Full-attention twin" if self.full_attention and not self.settings.frozen else self.method
+        kind = "Full-attention twin" if self.method == "full attention" else self.method
         labels = label_sections(self.scores, self.splits.names)
         return Report(
             title=f"{kind[0].upper()}{kind[1:]} on {name_in_title(self.settings.data)}",
