@@ -98,7 +98,7 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     # Rows of at most 2 K + window = 20 tokens are read exactly. One process gives a new head its first weights, so the
     # others begin with the head that it has trained.
     pretrained = {name: x for name, x in common.items() if name not in ("projection", "tokenizer", "k")}
-    with_head = {**pretrained, "from_model": str(folder / "one" / "head"), "validation": "0.25"}
+    with_head = {**pretrained, "from_model": str(folder / "one" / "head"), "validation": "0.25", "train_encoder": True}
     runs = {
         "classify": {**common, "lexical": "auto", "class_weights": "balanced"},
         "regress": {**own, "task": "regress", "data": str(folder / "numbers.csv")},
@@ -109,7 +109,7 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "seq2seq": {**own, "task": "seq2seq", "data": str(folder / "targets.csv"), "label_smoothing": 0.1},
         "embed": {**own, "task": "embed", "data": str(folder / "pairs.csv")},
         "classify in pieces": {**common, "lexical": "auto", "window": 8, "context_parallel": 2},
-        "head": {**pretrained, "from_model": str(folder / "modern"), "k": "6", "window": 8},
+        "head": {**pretrained, "from_model": str(folder / "modern"), "train_encoder": True, "k": "6", "window": 8},
         "classify on ModernBERT": with_head,
         "classify on ModernBERT in pieces": {**with_head, "context_parallel": 2},
         "mlm in pieces": {**common, "task": "mlm", "packing": False, "context_parallel": 2},

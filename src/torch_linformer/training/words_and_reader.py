@@ -184,7 +184,7 @@ def fit_reader(states: Tensor, unseen: Tensor, targets: Targets) -> LinearPart:
     std = std.where(std > CONSTANT * std.median(), torch.inf)
     z = (states - mean) / std
     judged = z[torch.from_numpy(targets.judged)]
-    decisions = {ridge: torch.zeros(len(judged), targets.outputs) for ridge in RIDGES}
+    decisions = {ridge: judged.new_zeros(len(judged), targets.outputs) for ridge in RIDGES}
     for learned, rows in targets.folds:
         for ridge, weight, bias in _ridge_path(judged[learned], targets.known[learned], targets):
             decisions[ridge][rows] = judged[rows] @ weight.T + bias
