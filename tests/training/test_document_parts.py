@@ -14,7 +14,7 @@ from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.training import document_parts
-from torch_linformer.training.states import KeptStates
+from torch_linformer.training.kept_reading import KeptReading
 
 WORDS = {"rain": ["wet", "grey", "mud"], "sun": ["warm", "sand", "sea"]}
 WINDOW = 24  # tokens that the encoder reads at once
@@ -230,9 +230,9 @@ def test_windows_as_rows_are_trained_on(source, data_of, train_quickly, tmp_path
 
 
 def test_another_run_reads_only_what_is_new(source, data_of, train_quickly, tmp_path, monkeypatch):
-    read, usual = [], KeptStates._read
+    read, usual = [], KeptReading._read
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(KeptStates, "_read", lambda self, rows: read.extend(map(tuple, rows)) or usual(self, rows))
+    monkeypatch.setattr(KeptReading, "_read", lambda self, rows: read.extend(map(tuple, rows)) or usual(self, rows))
     options = {**FROZEN, **data_of(), "lexical": "none", "from_model": source}
     train_quickly(tmp_path / "first", **options)
     assert len(read) >= 100

@@ -10,9 +10,9 @@ from torch_linformer.errors import InputError
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening import named_encoders
 from torch_linformer.tasks.baselines import BASELINES
-from torch_linformer.training import kept_windows, model_settings
+from torch_linformer.training import kept_reading, model_settings
 from torch_linformer.training.frozen_search import chunk_baselines
-from torch_linformer.training.kept_windows import windows_of_rows
+from torch_linformer.training.kept_reading import windows_of_rows
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -57,7 +57,7 @@ def encoder():
 
 def read(encoder, rows, window=5, precision="fp32"):
     pieces = PieceVectors(4, 2, window, [1], [2])
-    return windows_of_rows(encoder, pieces, rows, "cpu", precision, TrainingScreen())
+    return windows_of_rows(encoder, pieces, "cpu", precision).of(rows, TrainingScreen())
 
 
 def test_texts_are_read_once_whatever_their_order_and_part(encoder, datasets_cache, capsys):
@@ -81,7 +81,7 @@ def test_other_weights_windows_texts_and_damaged_files_are_read_anew(encoder, da
             with torch.no_grad():
                 encoder.words.weight[40, 0] += 1
         if change == "damage":
-            for file in (datasets_cache / kept_windows.FOLDER).iterdir():
+            for file in (datasets_cache / kept_reading.FOLDER).rglob("*.safetensors"):
                 file.write_bytes(file.read_bytes()[:-3])
         other = {"window": 6} if change == "window" else {"precision": "bf16"} if change == "precision" else {}
         read(encoder, [[1, 33, 2]] if change == "text" else rows, **other)

@@ -22,7 +22,7 @@ from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.word_rows import word_rows
 from torch_linformer.training.encoder_baselines import embedder_vectors
 from torch_linformer.training.fitted_pieces import Lessons, best_chunks, lessons_of
-from torch_linformer.training.kept_windows import windows_of_rows
+from torch_linformer.training.kept_reading import windows_of_rows
 from torch_linformer.training.search_parts import (
     FOLDS,
     LEARNED,
@@ -220,10 +220,8 @@ def _read(
     if pieces.window is None:
         return [_Read(part, None, torch.from_numpy(np.asarray(trainer.answers_to(part)))) for part in parts]
     rows = [cast(Dataset, part.windows)["input_ids"][:] for part in parts]
-    device, precision = str(trainer.args.device), precision_of(trainer.args)
-    windows = windows_of_rows(
-        cast(Any, trainer.model), pieces, list(chain.from_iterable(rows)), device, precision, screen
-    )
+    kept = windows_of_rows(cast(Any, trainer.model), pieces, str(trainer.args.device), precision_of(trainer.args))
+    windows = kept.of(list(chain.from_iterable(rows)), screen)
     reads = []
     for part, own in zip(parts, rows, strict=True):
         reads.append(_Read(part, windows[: len(own)], None))

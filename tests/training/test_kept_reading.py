@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.training import states
-from torch_linformer.training.states import KeptStates
+from torch_linformer.training import kept_reading
+from torch_linformer.training.kept_reading import FOLDER, KeptReading, pooled_states
 from torch_linformer.training.training_screen import TrainingScreen
 
 ROWS = [[3, 4, 5], [7] * 20, [2, 9], [3, 4, 5], [8, 8, 8, 1], list(range(1, 17))]
@@ -15,7 +15,7 @@ ROWS = [[3, 4, 5], [7] * 20, [2, 9], [3, 4, 5], [8, 8, 8, 1], list(range(1, 17))
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache" / "torch_linformer_states"
+    return tmp_path / "cache" / FOLDER
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def model():
 
 @pytest.fixture
 def kept(model):
-    return lambda other=model, precision="fp32": KeptStates(other, 0, "cpu", precision)
+    return lambda other=model, precision="fp32": pooled_states(other, 0, "cpu", precision)
 
 
 @torch.no_grad()
@@ -49,28 +49,32 @@ def expected(model, rows):
 
 
 def test_states_are_those_of_the_model(model, kept):
-    np.testing.assert_allclose(kept().of(ROWS, TrainingScreen()), expected(model, ROWS), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        torch.cat(kept().of(ROWS, TrainingScreen())), expected(model, ROWS), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_batches_of_few_tokens_change_nothing(model, kept, monkeypatch):
-    monkeypatch.setattr(states, "TOKENS_AT_ONCE", 8)
-    monkeypatch.setattr(states, "TOKENS_TOGETHER", 6)
-    np.testing.assert_allclose(kept().of(ROWS, TrainingScreen()), expected(model, ROWS), rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(kept_reading, "AT_ONCE", 8)
+    monkeypatch.setattr(kept_reading, "TOGETHER", 6)
+    np.testing.assert_allclose(
+        torch.cat(kept().of(ROWS, TrainingScreen())), expected(model, ROWS), rtol=1e-4, atol=1e-5
+    )
 
 
 def reads(monkeypatch):
     read = []
-    usual = KeptStates._read
-    monkeypatch.setattr(KeptStates, "_read", lambda self, rows: read.extend(map(tuple, rows)) or usual(self, rows))
+    usual = KeptReading._read
+    monkeypatch.setattr(KeptReading, "_read", lambda self, rows: read.extend(map(tuple, rows)) or usual(self, rows))
     return read
 
 
 def test_only_new_rows_are_read(kept, monkeypatch):
-    first = kept().of(ROWS, TrainingScreen())
+    first = torch.cat(kept().of(ROWS, TrainingScreen()))
     read = reads(monkeypatch)
-    again = kept().of([*ROWS[::-1], [11, 12]], TrainingScreen())
+    again = torch.cat(kept().of([*ROWS[::-1], [11, 12]], TrainingScreen()))
     assert read == [(11, 12)]
-    assert np.array_equal(again[:-1], first[::-1])
+    assert torch.equal(again[:-1], first.flip(0))
 
 
 def test_another_model_or_precision_reads_anew(model, kept, monkeypatch):
@@ -93,8 +97,8 @@ def test_a_classifier_on_the_same_encoder_has_the_same_states(model, kept, monke
 
 
 def test_what_was_read_before_an_interruption_is_kept(kept, monkeypatch):
-    monkeypatch.setattr(states, "TOKENS_AT_ONCE", 20)
-    usual, calls = KeptStates._read, []
+    monkeypatch.setattr(kept_reading, "AT_ONCE", 20)
+    usual, calls = KeptReading._read, []
 
     def interrupted(self, rows):
         calls.append(rows)
@@ -103,7 +107,7 @@ def test_what_was_read_before_an_interruption_is_kept(kept, monkeypatch):
         return usual(self, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(KeptStates, "_read", interrupted)
+        patch.setattr(KeptReading, "_read", interrupted)
         with pytest.raises(KeyboardInterrupt):
             kept().of(ROWS, TrainingScreen())
     read = reads(monkeypatch)
@@ -116,9 +120,11 @@ def test_a_damaged_file_is_read_again(model, kept, cache, monkeypatch):
     (path,) = cache.glob("*/*.safetensors")
     path.write_bytes(path.read_bytes()[:-7])
     read = reads(monkeypatch)
-    np.testing.assert_allclose(kept().of(ROWS, TrainingScreen()), expected(model, ROWS), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        torch.cat(kept().of(ROWS, TrainingScreen())), expected(model, ROWS), rtol=1e-4, atol=1e-5
+    )
     assert len(read) >= 5
 
 
 def test_no_rows(kept):
-    assert kept().of([], TrainingScreen()).shape == (0, 24)
+    assert kept().of([], TrainingScreen()) == []
