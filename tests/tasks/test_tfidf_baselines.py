@@ -9,14 +9,12 @@ import pytest
 
 from torch_linformer.tasks import baselines as tfidf_baselines
 from torch_linformer.tasks.baselines import (
-    CHARACTERS,
-    PAIRS,
-    WORDS,
     mean_baseline,
     tfidf_baseline,
     tfidf_multilabel_baseline,
     tfidf_regression_baseline,
 )
+from torch_linformer.tasks.word_features import GRAMS, PAIRS, WORDS
 
 
 @pytest.fixture(autouse=True)
@@ -96,14 +94,14 @@ def test_the_validation_documents_choose_the_features():
     words = [f"{stem}{('ova', 'ino')[number % 2]}" for number, stem in enumerate(stems)]
     names = [("f", "m")[number % 2] for number in range(400)]
     unmet = words[300:], names[300:]
-    assert chosen((words[:300] * 2, names[:300] * 2), unmet).startswith(CHARACTERS)
+    assert chosen((words[:300] * 2, names[:300] * 2), unmet).startswith(GRAMS)
 
 
 def test_characters_of_long_documents_are_not_counted(monkeypatch):
-    monkeypatch.setattr(tfidf_baselines, "_SHORT", 5)
+    monkeypatch.setattr(tfidf_baselines, "SHORT", 5)
     words = ["xyzova", "xyzino"] * 60, ["f", "m"] * 60
     unmet = ["abcova", "abcino"], ["f", "m"]
-    assert CHARACTERS not in chosen(words, unmet)
+    assert GRAMS not in chosen(words, unmet)
 
 
 def test_the_validation_documents_are_learned_too():

@@ -71,11 +71,3 @@ def test_a_score_that_no_baseline_has_is_passed_over():
     baselines = {"bzip2": {"bits_per_byte": 2.5}}
     assert "of bits-per-byte" in verdict(("perplexity", "bits_per_byte"), False, bits, baselines, "")
     assert verdict(HEADLINE, True, scored(range(3)), {}, ADVICE) == ""
-
-
-def test_a_method_that_is_not_what_was_trained_is_named():
-    baselines = {"ridge": {"mse": 2.0}}
-    sentence = verdict(("mse",), False, {"mse": 1.5}, baselines, ADVICE, method="TF-IDF head only")
-    assert sentence == "TF-IDF head only: better than ridge by 0.5000 of mse."
-    draw = verdict(("mse",), False, {"mse": 2.0}, baselines, ADVICE, method="TF-IDF head only")
-    assert draw == "TF-IDF head only: as good as ridge by mse." + ADVICE

@@ -40,6 +40,7 @@ from torch_linformer.tasks.linear_classifiers import (
 )
 from torch_linformer.tasks.metrics import Scores, multilabel_metrics, regression_metrics, tagging_metrics
 from torch_linformer.tasks.tallies import tally
+from torch_linformer.tasks.word_features import GRAMS, MOST_FEATURES, PAIRS, SHORT, WORDS
 
 BASELINES = {  # what they are called in a report
     "tfidf": "TF-IDF + linear classifier",
@@ -65,12 +66,9 @@ BASELINES = {  # what they are called in a report
 }
 
 Split = tuple[Sequence[Any], Any]  # documents, and the answer to each
-WORDS, PAIRS, CHARACTERS = "words", "words and pairs of words", "words, pairs and n-grams of characters"
 _SEARCH_CHARACTERS = 5_000_000  # of the documents that a model is chosen with
 _MAX_DOCUMENTS = 20_000  # of a split
 _MAX_CHARACTERS = 200_000_000  # of a split: some twenty seconds of reading
-_MAX_FEATURES = 200_000
-_SHORT = 1_000  # characters on average, up to which n-grams of characters are tried: longer ones take long to count
 
 
 def majority_baseline(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
@@ -285,8 +283,8 @@ def _kinds(
     train: list[str], validation: list[str], targets: tuple[np.ndarray, np.ndarray]
 ) -> Iterator[tuple[str, Known, Known]]:
     """The kinds of features that are compared, of documents to learn from and of those that choose."""
-    short = sum(map(len, train)) <= _SHORT * len(train)
-    for kind in (WORDS, PAIRS, CHARACTERS)[: 3 if short else 2]:
+    short = sum(map(len, train)) <= SHORT * len(train)
+    for kind in (WORDS, PAIRS, GRAMS)[: 3 if short else 2]:
         known, scored = features(kind, train, validation, targets[0].shape[1])
         yield kind, Known(known, targets[0]), Known(scored, targets[1])
 
@@ -295,13 +293,13 @@ def features(kind: str, known: list[str], scored: list[str], outputs: int) -> tu
     """TF-IDF matrices of documents, for one model with this many outputs, and of others; zeros if no word is left."""
     options: dict[str, Any] = {
         "min_df": 2 if len(known) >= MANY_DOCUMENTS else 1,
-        "max_features": min(_MAX_FEATURES, MAX_COEFFICIENTS // outputs),
+        "max_features": min(MOST_FEATURES, MAX_COEFFICIENTS // outputs),
         "sublinear_tf": True,
         "dtype": np.float32,
     }
     last = 1 if kind == WORDS else 2
     vectorizer: Any = TfidfVectorizer(tokenizer=words_of, token_pattern=None, ngram_range=(1, last), **options)
-    if kind == CHARACTERS:
+    if kind == GRAMS:
         characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **options)
         vectorizer = FeatureUnion([("words", vectorizer), ("characters", characters)])
     try:

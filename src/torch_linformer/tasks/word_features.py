@@ -22,10 +22,9 @@ from torch_linformer.models.lexical_head import (
     WORD,
     LexicalHead,
 )
+from torch_linformer.tasks.linear_classifiers import MANY_DOCUMENTS, MAX_COEFFICIENTS
 
 MOST_FEATURES = 200_000
-MOST_WEIGHTS = 10_000_000  # features times labels
-MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
 SHORT = 1_000  # characters on average, up to which n-grams are tried: those of longer texts take long to count
 PART = "\ufffd"  # what a token that is only a part of a character is decoded as
 TOGETHER = 65_536  # tokens whose words are counted at once, padding included
@@ -94,7 +93,7 @@ class WordCounts:
         having = self.counts[: self.known].getnnz(axis=0)
         order = np.argsort(-having * np.isin(self.codes % KINDS, KINDS_OF[kind]), kind="stable")
         number = np.count_nonzero(np.isin(self.codes % KINDS, KINDS_OF[kind]))
-        chosen = np.sort(order[: max(1, min(number, MOST_FEATURES, MOST_WEIGHTS // labels))])
+        chosen = np.sort(order[: max(1, min(number, MOST_FEATURES, MAX_COEFFICIENTS // labels))])
         counts, codes = self.counts[:, chosen], self.codes[chosen]
         idf = TfidfTransformer().fit(counts[: self.known]).idf_
         x = counts.copy()

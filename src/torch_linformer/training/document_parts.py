@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ from datasets import Dataset, concatenate_datasets
 from torch import Tensor
 
 from torch_linformer.data.parts import GROUP
-from torch_linformer.data.windows import DocumentEncoder, document_means, tokenize_documents
+from torch_linformer.data.windows import document_means
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.opening import processes
@@ -22,14 +23,13 @@ from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments, multiply
 from torch_linformer.tasks.word_features import SHORT, WordCounts
 from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.kept_reading import KeptReading, pooled_states
 from torch_linformer.training.prepared import Prepared
-from torch_linformer.training.states import KeptStates
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.words_and_reader import LinearPart, Targets, fit_reader, fit_words, weigh
 
-WORDS, READER, NETWORK, SUM = "words", "the reader", "the network", "both"
-ENDLESS = 10**9  # tokens: whole documents
+NETWORK, SUM = "the network", "both"
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,14 @@ class DocumentParts:
 
     def words(self) -> LinearPart:
         """The part of the words of whole documents."""
-        encoder = DocumentEncoder(self.task.tokenizer, ENDLESS)
-        parts = [tokenize_documents(part, encoder) for part in (self.documents, self.data.splits.test)]
         texts = self.documents["text"]
         self.screen.say("fitting words, by cross-validation (--lexical none leaves them out)")
 
         def fitted() -> LinearPart:
-            ids, size = [row for part in parts for row in part["input_ids"]], self.model.config.vocab_size
+            windows = [cast(Dataset, part.windows) for part in (self.data.train, self.data.validation, self.data.test)]
+            columns = [(part["whole_ids"][:], part["input_ids"][:]) for part in windows]
+            ids = [whole or row for part in columns for whole, row in zip(*part, strict=True)]
+            size = self.model.config.vocab_size
             short = sum(map(len, texts)) <= SHORT * len(texts)
             counts = WordCounts(self.task.tokenizer, size, ids, len(texts), characters=short)
             return fit_words(counts, self.targets)
@@ -156,21 +157,25 @@ class DocumentParts:
 
     def reader(self, most: int | None = None) -> LinearPart:
         """The part of what the encoder makes of documents, or of the first tokens of each, with its last marks."""
-        pad = cast(int, self.task.tokenizer.pad_token_id)
-        model = cast(Any, self.model).to(self.device).eval()
-        states = KeptStates(model, pad, self.device, self.precision)
         last = self.model.config.exact_last
 
         def read(part: Any) -> Tensor:
             rows = part.windows["input_ids"][:]
             if most is not None:
                 rows = [row if len(row) <= most else [*row[: most - last], *row[len(row) - last :]] for row in rows]
-            return torch.from_numpy(document_means(states.of(rows, self.screen), part.windows)).float()
+            states = torch.cat(self._pooled.of(rows, self.screen)).numpy()
+            return torch.from_numpy(document_means(states, part.windows)).float()
 
         of_known = torch.cat([read(part) for part in (self.data.train, self.data.validation)])
         of_test = read(self.data.test)
         self.states = self.states or (of_known, of_test)
         return fit_reader(of_known, of_test, self.targets)
+
+    @cached_property
+    def _pooled(self) -> KeptReading:
+        """What the encoder makes of rows before anything is trained."""
+        model = cast(Any, self.model).to(self.device).eval()
+        return pooled_states(model, cast(int, self.task.tokenizer.pad_token_id), self.device, self.precision)
 
     def baselines(self) -> dict[str, dict[str, Any]]:
         """Scores of the reader's first window alone, where documents are longer, and of scikit-learn's own stack."""

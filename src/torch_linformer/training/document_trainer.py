@@ -80,12 +80,12 @@ class DocumentTrainer(RunTrainer):
         """The logits of each window, whatever they are."""
         return _in_their_order(self._found(windows, None), windows)
 
-    def _found(self, windows: Any, reduce: Any, ignore_keys: list[str] | None = None) -> Any:
+    def _found(self, windows: Any, reduce: Any) -> Any:
         """What ``reduce`` leaves of the logits of each window, in the order in which they are read."""
         usual = self.compute_metrics, self.preprocess_logits_for_metrics  # those of the validation documents
         self.compute_metrics, self.preprocess_logits_for_metrics = None, reduce
         try:
-            return self.predict(windows, ignore_keys=ignore_keys).predictions
+            return self.predict(windows).predictions
         finally:
             self.compute_metrics, self.preprocess_logits_for_metrics = usual
 

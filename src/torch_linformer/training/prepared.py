@@ -96,7 +96,7 @@ def _pieces(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run trains on and is scored on, and the ``seconds`` that it takes to tokenize a document."""
+    """What a run trains on and is scored on."""
 
     splits: Splits
     tokenizer: PreTrainedTokenizerFast
@@ -104,7 +104,6 @@ class Prepared:
     train: Examples
     validation: Examples
     test: Examples
-    seconds: float
 
 
 def prepare(
@@ -122,8 +121,8 @@ def prepare(
     parts = {name: with_text(getattr(splits, name), reader, screen.say) for name in ("train", "validation", "test")}
     splits = dataclasses.replace(splits, **parts)
     task = new_task(settings, first, tokenizer, splits.names, splits.train)
-    options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
-    encoder = task.encoder(settings.length, **options)
+    whole = settings.with_lexical_part and settings.task != "embed"  # words are those of all of a document
+    encoder = task.encoder(settings.length, overflow=settings.overflow, stride=settings.stride, whole=whole)
     began, sample = time.monotonic(), splits.train[:SAMPLE]["text"]
     encoder.ids(sample)
     seconds = (time.monotonic() - began) / len(sample)
@@ -132,7 +131,6 @@ def prepare(
         screen.say(f"tokenizing {number:,} documents: about {format_duration(seconds * number)}")
     train = task.examples(splits.train, encoder)
     task.learn(train)
-    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part and settings.task != "embed")
     trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
     validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
     validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))
@@ -140,7 +138,7 @@ def prepare(
     describe_data(splits, train, settings, screen)
     if isinstance(task, Answering):
         screen.say(f"answers have {task.max_answer_length:,} tokens at most (--max-answer-length)")
-    return Prepared(splits, tokenizer, task, train, validation, test, seconds)
+    return Prepared(splits, tokenizer, task, train, validation, test)
 
 
 def _tokenizer(

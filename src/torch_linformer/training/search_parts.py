@@ -22,7 +22,8 @@ from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.word_rows import know_words, sketches_of, word_rows
 from torch_linformer.training.fitted_pieces import Lessons, fit_map
 from torch_linformer.training.task_trainers import RetrievalTrainer
-from torch_linformer.training.verdict import Weighing, fit_factors
+from torch_linformer.training.verdict import Weighing
+from torch_linformer.training.words_and_reader import least_factors
 
 FOLDS = 3
 MOST_JUDGED = 4_000_000  # similarities of a fold
@@ -138,8 +139,8 @@ def _factors(folds: Sequence[Fold], words: str, vectors: str) -> tuple[float, fl
         for known, mask in zip(fold.judgments.of(rows), masks, strict=True):
             mask.append(torch.nn.functional.pad(torch.from_numpy(known), missing))
     loss = partial(surprise, relevant=torch.cat(masks[0]), candidates=torch.cat(masks[1]))
-    stacked = [torch.cat(part) for part in parts]
-    (a, b), _ = fit_factors(stacked, [SCALE, SCALE], loss, len(stacked[0]))
+    stacked = torch.stack([torch.cat(part) for part in parts], dim=-1)
+    a, b = least_factors(stacked, [SCALE, SCALE], loss).clamp(min=0).tolist()
     return (a, b) if a + b > 0 else (1.0, 1.0)
 
 

@@ -1,12 +1,10 @@
-"""What the scores say: parts of a model weighed on the validation documents, and the model against the baselines."""
+"""What the scores say: of words beside the vectors of a search, and of a model against what it must beat."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from torch_linformer.reporting.tables import format_count, score_title
 from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
@@ -45,34 +43,6 @@ class Weighing:
         return f"{model} with its {self.part}" if self.kept else model
 
 
-def fit_factors(
-    parts: list[Tensor], expected: list[float], loss_of: Callable[[Tensor], Tensor], number: int
-) -> tuple[list[float], float]:
-    """The best factors, 0 or more, of some logits, near those expected, and the loss of their sum.
-
-    Args:
-        parts: tensors of the same shape.
-        expected: factors, one a part; how far one is from it counts in units of the largest, or of 1.
-        loss_of: the mean loss of such a tensor.
-        number: how many rows the loss is a mean over.
-    """
-    unit = max(*expected, 1.0)
-    center = torch.tensor(expected, dtype=torch.float64)
-    factors = center.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
-    stacked = torch.stack(parts, dim=-1).double()
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        total = loss_of(stacked @ factors) + ((factors - center) / unit).square().sum() / number
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
-
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
-    positive = factors.detach().clamp(min=0)
-    return positive.tolist(), loss_of(stacked @ positive).item()
-
-
 def verdict(
     headline: Sequence[str],
     larger_is_better: bool,
@@ -80,7 +50,6 @@ def verdict(
     baselines: Mapping[str, Mapping[str, Any]],
     advice: str,
     counted: str = "documents",
-    method: str = "",
 ) -> str:
     """Whether a model is better than what it must beat, by how much, and whether that is more than chance.
 
@@ -94,7 +63,6 @@ def verdict(
         baselines: the same by the name of each method; with ``numbers``, those of the documents that it was scored on.
         advice: what to try where the model is not clearly better by each of these scores.
         counted: what a tally has a row of, in words.
-        method: what the model is called, where the sentence should begin with that.
     """
     known = [name for name in headline if any(name in scores for scores in baselines.values())]
     tallied = [name for name in known[1:] if name in model.get("tallies", {})]
@@ -107,7 +75,7 @@ def verdict(
     if not clauses:
         return ""
     sentence = "; ".join(clauses)
-    sentence = f"{method}: {sentence}." if method else f"{sentence[0].upper()}{sentence[1:]}."
+    sentence = f"{sentence[0].upper()}{sentence[1:]}."
     return sentence if clear else sentence + advice
 
 

@@ -234,21 +234,34 @@ def fit_factors(parts: Sequence[Tensor], loss_of: LossOf, labels: Tensor) -> tup
     spreads = [max(float(part.double().std()), 1e-12) for part in parts]
     stacked = torch.stack([part.double() / spread for part, spread in zip(parts, spreads, strict=True)], dim=-1)
     used, best = list(range(len(parts))), torch.zeros(len(parts), dtype=torch.float64)
-    while used:
-        factors = torch.ones(len(used), dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
-
-        def loss(used: list[int] = used, factors: Tensor = factors, optimizer: Any = optimizer) -> Tensor:
-            optimizer.zero_grad()
-            total = loss_of(stacked[..., used] @ factors, labels) + (factors - 1).square().sum() / len(stacked)
-            total.backward()  # type: ignore[no-untyped-call]
-            return total
-
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    while True:
+        factors = least_factors(stacked[..., used], [1.0] * len(used), lambda z: loss_of(z, labels))
         if len(used) == 1 or bool((factors > 0).all()):
-            best[used] = factors.detach().clamp(min=LEAST)  # logits that say nothing keep their order
+            best[used] = factors.clamp(min=LEAST)  # logits that say nothing keep their order
             break
         used = [number for number, factor in zip(used, factors.tolist(), strict=True) if factor > 0] or used[:1]
     with torch.no_grad():
         least = float(loss_of(stacked @ best, labels))
     return [factor / spread for factor, spread in zip(best.tolist(), spreads, strict=True)], least
+
+
+def least_factors(stacked: Tensor, expected: Sequence[float], loss_of: Callable[[Tensor], Tensor]) -> Tensor:
+    r"""The factors s of what is stacked along the last axis, near those expected, in float64.
+
+    .. math:: \arg\min_s \; L(X s) + \frac{\lVert s - c \rVert^2}{n \max(1, c_1, c_2, \dots)^2}
+
+    for the n rows of X ``(n, …, parts)`` and the expected factors c.
+    """
+    center = torch.tensor(expected, dtype=torch.float64)
+    factors, stacked = center.clone().requires_grad_(), stacked.double()
+    optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        apart = (factors - center) / max(1.0, *expected)
+        total = loss_of(stacked @ factors) + apart.square().sum() / len(stacked)
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return factors.detach()
