@@ -21,6 +21,7 @@ from torch_linformer.training.search_parts import (
     Fold,
     Search,
     choose,
+    folds_of,
     weigh_vectors,
 )
 from torch_linformer.training.task_trainers import SCALE
@@ -195,6 +196,20 @@ def test_rows_and_sketches_are_those_of_the_module(counted):
     assert np.allclose(np.asarray(rows.power(2).sum(axis=1)), 1)
     for number, row in enumerate(ids):
         assert np.allclose(sketches[number], words.sketch(torch.tensor([row]))[0].numpy(), atol=1e-6)
+
+
+def test_folds_are_judged_by_exact_words_and_by_the_sketches_that_vectors_hold(counted):
+    words, texts, ids, counts = counted
+    documents = Dataset.from_list([{"text": text, "queries": [text]} for text in texts])
+    search = Search(documents, torch.zeros(2 * len(texts), CHANNELS), (counts, counts))
+    inside, outside = np.arange(30), np.arange(30, 40)
+    (exact,), (sketched,) = folds_of(search, [(inside, outside)], words, counts, None, 0)
+    order = exact.judgments.first  # the document of each query
+    fit_vector(words, counts)
+    rows = word_rows(words, counts[outside])
+    held = torch.stack([words.sketch(torch.tensor([ids[number]]))[0] for number in outside])
+    assert torch.allclose(exact.words[AS_COUNTED], torch.tensor((rows @ rows.T).toarray())[order].float(), atol=1e-6)
+    assert torch.allclose(sketched.words[AS_COUNTED], (held @ held.T)[order], atol=1e-5)
 
 
 def test_words_that_weigh_much_share_columns_with_few(counted):

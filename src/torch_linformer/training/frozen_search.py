@@ -194,9 +194,8 @@ def _learn(
 def chunk_baselines(documents: Dataset, windows: list[Tensor]) -> dict[str, dict[str, Any]]:
     """Scores of an encoder's first window, of the mean of its windows, and of the best; alone, and with TF-IDF."""
     judgments = judgments_of(documents)
-    chunks = [F.normalize(row[:, :-1], dim=-1) for row in windows]
+    chunks, means = _chunks_and_means(windows)
     first = torch.stack([row[0] for row in chunks])
-    means = torch.stack([F.normalize((row[:, :-1] * row[:, -1:]).sum(dim=0), dim=-1) for row in windows])
     known, asking = asked_of(documents, means)
     counts = [len(row) for row in chunks[: len(documents)]]
     rows = {
@@ -212,6 +211,13 @@ def chunk_baselines(documents: Dataset, windows: list[Tensor]) -> dict[str, dict
         scores[name] = retrieval_metrics(by_name, judgments)
         scores[f"{name}_tfidf"] = retrieval_metrics(joined(by_name, tfidf, judgments), judgments)
     return scores
+
+
+def _chunks_and_means(windows: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Vectors of length 1 of each row's windows, ``(windows, C)``, and of all its tokens, ``(rows, C)``."""
+    chunks = [F.normalize(row[:, :-1], dim=-1) for row in windows]
+    means = [F.normalize((row[:, :-1] * row[:, -1:]).sum(dim=0), dim=-1) for row in windows]
+    return chunks, torch.stack(means)
 
 
 def _read(
@@ -234,8 +240,7 @@ def _lessons(trainer: RetrievalTrainer, read: _Read, source: str) -> Lessons | N
     documents, seed = read.examples.documents, trainer.args.seed
     most = min(len(documents), MOST_DOCUMENTS)
     if read.windows is not None:
-        chunks = [F.normalize(row[:, :-1], dim=-1) for row in read.windows]
-        means = torch.stack([F.normalize((row[:, :-1] * row[:, -1:]).sum(dim=0), dim=-1) for row in read.windows])
+        chunks, means = _chunks_and_means(read.windows)
         return lessons_of(chunks[: len(documents)], asked_of(documents, means)[1], most, seed)
     original = embedder_vectors(source, documents, str(trainer.args.device), precision_of(trainer.args))
     if original is None:

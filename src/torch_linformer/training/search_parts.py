@@ -243,13 +243,23 @@ def folds_of(
             fit_vector(lexical, all_counts)
             rows = word_rows(lexical, known[inside]), word_rows(lexical, asked[learns])
             theta = learn_weights(*rows, lessons_of, seed)
-            for name, weights in ((AS_COUNTED, None), (LEARNED, theta)):
-                fit_vector(lexical, all_counts, weights)
-                for target, rows_of in ((fold, word_rows), (other, sketches_of)):
-                    of_queries, of_documents = (rows_of(lexical, counts) for counts in (asked[judges], known[outside]))
-                    target.words[name] = torch.from_numpy((of_queries @ of_documents.T).toarray()).float()
+            fold.words, other.words = _similar_words(lexical, all_counts, theta, asked[judges], known[outside])
         exact.append(fold)
         sketched.append(other)
+    return exact, sketched
+
+
+def _similar_words(
+    lexical: LexicalVector, all_counts: Any, theta: np.ndarray, asked: Any, known: Any
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What each candidate of words says of queries and documents, ``(Q, D)``: by exact words, and by their sketches."""
+    exact: dict[str, Tensor] = {}
+    sketched: dict[str, Tensor] = {}
+    for name, weights in ((AS_COUNTED, None), (LEARNED, theta)):
+        fit_vector(lexical, all_counts, weights)
+        for similarities, rows_of in ((exact, word_rows), (sketched, sketches_of)):
+            products = rows_of(lexical, asked) @ rows_of(lexical, known).T
+            similarities[name] = torch.from_numpy(products.toarray()).float()
     return exact, sketched
 
 
@@ -292,16 +302,13 @@ def weigh_vectors(
     judges = np.random.default_rng(seed).permutation(np.flatnonzero(judgments.wanted > 0))
     judges = judges[: max(1, MOST_JUDGED // len(documents_of))]
     asked_for = judgments.of_queries(judges)
-    folds = [Fold(asked_for, asked_for.first) for _ in range(2)]
-    for fold, rows_of in zip(folds, (word_rows, sketches_of), strict=True):
-        fold.vectors[AS_READ] = largest_products(asking[judges], documents_of)
-        for name, weights in ((AS_COUNTED, None), (LEARNED, theta)):
-            fit_vector(lexical, all_counts, weights)
-            of_documents, of_queries = (rows_of(lexical, part) for part in counts[1])
-            fold.words[name] = torch.from_numpy((of_queries[judges] @ of_documents.T).toarray()).float()
-    choice, tried = choose(folds[:1], always)
+    vectors_say = {AS_READ: largest_products(asking[judges], documents_of)}
+    known, asked = counts[1]
+    words_say = _similar_words(lexical, all_counts, theta, asked[judges], known)
+    exact, sketched = (Fold(asked_for, asked_for.first, words, vectors_say) for words in words_say)
+    choice, tried = choose([exact], always)
     say(described(choice, tried, "validation"))
-    give_words(task, lexical, all_counts, choice, folds[1:], theta)
+    give_words(task, lexical, all_counts, choice, [sketched], theta)
     tested = torch.from_numpy(np.asarray(trainer.answers_to(test)))
     return weighing_of(task, choice, tried, tested, test.documents)
 
