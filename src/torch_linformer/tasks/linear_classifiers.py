@@ -179,8 +179,6 @@ def choose(
     kinds: Iterable[tuple[str, Known, Known]],
     models: Sequence[LinearModel],
     score: Callable[[np.ndarray, np.ndarray], float],
-    *,
-    balanced: bool = False,
 ) -> LinearChoice:
     """The kind of features, by the first of the models, and then the model with the best score on validation.
 
@@ -190,11 +188,10 @@ def choose(
         kinds: of features: what they are called, the documents to learn from and those that choose.
         models: that are compared.
         score: of decisions and targets, the larger the better.
-        balanced: see :meth:`LinearClassifier.fit`.
     """
 
     def trial(kind: str, train: Known, validation: Known, model: LinearModel) -> LinearChoice:
-        decisions = model.fit(*train, balanced=balanced).decisions(validation.features)
+        decisions = model.fit(*train).decisions(validation.features)
         return LinearChoice(kind, model, decisions, score(decisions, validation.targets))
 
     best, parts = None, None
