@@ -54,7 +54,7 @@ def test_read_exactly_it_is_the_original(original, documents):
 def test_a_slot_for_every_position_gives_its_hidden_states(original, documents):
     """Of the row that fills it: its segments are single tokens."""
     linear = torch_linformer.linearize(
-        original, LENGTH, None, projection="mean", exact_first=0, exact_last=0, exact_below=0
+        original, LENGTH, 0, projection="mean", exact_first=0, exact_last=0, exact_below=0
     )
     full = {name: tensor[:1] for name, tensor in documents.items()}
     ours, theirs = (hidden_states(model, full)[-1] for model in (linear, original))

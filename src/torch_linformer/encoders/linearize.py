@@ -143,8 +143,8 @@ def linearize(
             linear.__class__ = linear_class(type(model))
             _set_options(linear, options)
             if options.max_length > usual:
-                for name, parameter in linear.named_parameters():
-                    if name.endswith("slot_terms.mass"):
+                for key, parameter in linear.named_parameters():
+                    if key.endswith("slot_terms.mass"):
                         nn.init.constant_(parameter, math.log(FIRST_WEIGHT / options.max_length))
             prove(model, linear)
     except ValueError as error:
