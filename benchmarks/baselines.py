@@ -1,4 +1,4 @@
-"""Our TF-IDF baseline and the words of a model, and three that others use, each tuned on the same validation documents.
+"""The words of a model, and three baselines that others use, each tuned on the same documents.
 
     python benchmarks/baselines.py --data folder --output baselines
 
@@ -42,7 +42,6 @@ from learning import chosen, run_all, write_results
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.reporting.report import markdown_table
-from torch_linformer.tasks.baselines import tfidf_baseline
 from torch_linformer.tasks.tallies import paired_difference, tally
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.tasks.word_features import SHORT, WordCounts
@@ -51,7 +50,7 @@ from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.words_and_reader import Targets, fit_words
 
 STDLIB = "stdlib"
-OURS = ("our baseline", "our words")
+OURS = "our words"
 COSTS = (0.01, 0.1, 1.0, 10.0)
 Found = tuple[list[str], str]  # the label of each held-out document, and what was chosen
 
@@ -133,14 +132,6 @@ def rival(name: str, splits: Splits) -> Found:
         return search.predict(splits.test["text"][:]).tolist(), str(list(search.best_params_.values()))
 
 
-def our_baseline(splits: Splits) -> Found:
-    parts = [(part["text"][:], part["label"][:]) for part in (splits.train, splits.validation, splits.test)]
-    found = tfidf_baseline(*parts, seed=0)
-    order = np.argsort(found["numbers"])
-    assert len(order) == len(splits.test)
-    return [found["predicted"][number] for number in order], found["chosen"]
-
-
 def our_words(splits: Splits) -> Found:
     """The words' part of a model, with a tokenizer of its own."""
     tokenizer = build_tokenizer("bpe:8192", splits.train["text"], max_length=2048)
@@ -158,11 +149,11 @@ def report(runs: list[dict[str, Any]], output: Path) -> None:
     rows = []
     for name in dict.fromkeys(run["set"] for run in runs):
         found = {run["method"]: run for run in runs if run["set"] == name}
-        others = [run for method, run in found.items() if method not in OURS]
+        others = [run for method, run in found.items() if method != OURS]
         best = max(others, key=lambda run: run["accuracy"], default=None)
         for method, run in found.items():
             ahead = None
-            if method in OURS and best is not None:
+            if method == OURS and best is not None:
                 gain, error = paired_difference(run["tally"], best["tally"])
                 ahead = f"{gain:+.4f} ± {error:.4f}"
             scores = f"{run['accuracy']:.4f}", f"{run['macro_f1']:.4f}"
@@ -194,8 +185,7 @@ def main(
 
     def run(setting: dict[str, Any]) -> dict[str, Any]:
         splits = splits_of(data, output, setting["set"], most)
-        ours = {OURS[0]: our_baseline, OURS[1]: our_words}
-        method = ours.get(setting["method"]) or partial(rival, setting["method"])
+        method = our_words if setting["method"] == OURS else partial(rival, setting["method"])
         begin = time.process_time()
         given, choice = method(splits)
         seconds, known = time.process_time() - begin, splits.test["label"][:]
@@ -210,7 +200,7 @@ def main(
         }
 
     names = chosen(sets, [*LABELED, STDLIB], "--sets")
-    methods = [*OURS, *rivals()]
+    methods = [OURS, *rivals()]
     settings = [{"set": name, "method": method, "most": most} for name in names for method in methods]
     run_all(settings, run, lambda runs: report(runs, output), output / "runs.jsonl")
 

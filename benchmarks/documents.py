@@ -1,4 +1,4 @@
-"""Default settings on sets of documents that differ in length, labels, balance and size, beside TF-IDF.
+"""Default settings on sets of documents that differ in length, labels, balance and size, beside simple methods.
 
     python benchmarks/documents.py --data folder --output documents
 
@@ -8,12 +8,14 @@ The folder holds ``imdb_train.parquet`` and ``imdb_test.parquet`` (columns text,
 runs that are finished are not repeated. After each run results.md has all of them. The sets:
 
 - ``imdb``: is a review of a film positive? All of it.
-- ``imdb-1k``: the same, 1,000 to learn from.
+- ``imdb-2k``: the same, 2,000 to learn from and 2,000 held out.
 - ``skewed``: the same, one in ten is positive.
 - ``sst2``: is a phrase of a review positive? 8,000 to learn from.
 - ``meetings``: what kind of meeting is it? 162 to learn from, 9,000 words each.
 - ``authors``: who of 33 wrote a passage of 20,000 characters? Of a novel that was not learned from.
 - ``years``: when was that passage published?
+- ``docstrings``: of which module or package of Python's library is a sentence of its documentation?
+- ``python``: of which package is a file of it?
 - ``mixed-authors``: who of the 33 wrote parts of a document? Of one, two or three of them it has a third of a passage.
 """
 
@@ -28,6 +30,8 @@ import pandas as pd
 import typer
 
 from learning import chosen, write_results
+from torch_linformer.data.reading.corpus import stdlib_documents
+from torch_linformer.data.reading.docstrings import stdlib_search
 from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.train import train
@@ -45,7 +49,7 @@ def imdb(data: Path) -> Parts:
 
 def few_reviews(data: Path) -> Parts:
     known, held_out = imdb(data)
-    return known.sample(frac=1, random_state=0)[:1000], held_out.sample(5000, random_state=0)
+    return known.sample(frac=1, random_state=0)[:2000], held_out.sample(2000, random_state=0)
 
 
 def skewed(data: Path) -> Parts:
@@ -64,6 +68,23 @@ def _one_in_ten(reviews: pd.DataFrame, number: int) -> pd.DataFrame:
 def sst2(data: Path) -> Parts:
     known = pd.read_parquet(data / "sst2_train.parquet").sample(8000, random_state=0)
     return known, pd.read_parquet(data / "sst2_dev.parquet")
+
+
+def docstrings(data: Path) -> Parts:
+    files, _ = stdlib_search()
+    return _halves([(query, file.group) for file in files for query in file.queries])
+
+
+def python(data: Path) -> Parts:
+    documents, _ = stdlib_documents()
+    return _halves([(row.values["text"], row.values["label"]) for row in documents])
+
+
+def _halves(rows: list[tuple[str, str]]) -> Parts:
+    """At random, of the labels that have twenty rows."""
+    both = pd.DataFrame(rows, columns=["text", "label"]).drop_duplicates("text")
+    both = both[both.groupby("label").text.transform("count") >= 20].sample(frac=1, random_state=0)
+    return both[::2], both[1::2]
 
 
 def meetings(data: Path) -> Parts:
@@ -122,13 +143,22 @@ def _passages(data: Path) -> Parts:
 
 SETS: dict[str, Callable[[Path], Parts]] = {
     "imdb": imdb,
-    "imdb-1k": few_reviews,
+    "imdb-2k": few_reviews,
     "skewed": skewed,
     "sst2": sst2,
+    "docstrings": docstrings,
+    "python": python,
     "meetings": meetings,
     "authors": authors,
     "years": years,
     "mixed-authors": mixed_authors,
+}
+OTHERS = {  # rows of a run's report, by their names in metrics.json
+    "words": "words",
+    "reader": "reader",
+    "first_window": "first window",
+    "tfidf": "TF-IDF + LinearSVC",
+    "stack": "scikit-learn's stack",
 }
 TASKS = {"years": "regress", "mixed-authors": "multilabel"}  # of the others classify
 
@@ -152,13 +182,15 @@ def report(output: Path) -> None:
             continue
         found = json.loads(file.read_text(encoding="utf-8"))
         task = TASKS.get(name, "classify")
-        baseline, score = "tfidf_ridge" if task == "regress" else "tfidf", HEADLINES[task][0]
-        parts = (score, f"lexical_{score}", f"rest_{score}", f"{baseline}_{score}")
-        scores = [f"{found[part]:.4g}" if part in found else None for part in parts]
-        documents = found["documents"]
-        rows.append((name, documents["train"], documents["test"], *scores, f"{found['train_seconds']:.0f}"))
-        verdicts.append(f"- `{name}`: {found['verdict']}")
-    columns = ("set", "to learn from", "held out", "model", "its head alone", "without it", "TF-IDF", "seconds")
+        score = HEADLINES[task][0]
+        row = {other: found.get(f"{other}_{score}".lstrip("_")) for other in ("", *OTHERS)}
+        rivals = [value for other, value in row.items() if other and value is not None]
+        best = (min if task == "regress" else max)(rivals)
+        documents = [f"{found['documents'][part]:,}" for part in ("train", "validation", "test")]
+        scores = [None if value is None else f"{value:.4g}" for value in row.values()]
+        rows.append((name, " + ".join(documents[:2]), documents[2], *scores, f"{row[''] - best:+.4g}"))
+        verdicts.append(f"- `{name}`, {found['train_seconds']:.0f} s: {found['verdict']}")
+    columns = ("set", "to learn from", "held out", "shipped", *OTHERS.values(), "shipped − best row")
     scores_of = "Accuracy; of `years` the mean squared error, of `mixed-authors` the F1 of all documents and labels."
     text = f"{scores_of} Command and sets: see the head of `benchmarks/documents.py`."
     page = ["# Default settings on sets of documents", text, markdown_table(columns, rows), "\n".join(verdicts)]
@@ -169,16 +201,16 @@ def main(
     data: Annotated[Path, typer.Option(help="folder of the data, see the head of this file")],
     output: Annotated[Path, typer.Option(help="folder of the sets, the runs and the results")],
     sets: Annotated[str, typer.Option(help="which of them")] = ",".join(SETS),
-    max_steps: Annotated[int | None, typer.Option(help="of each training, instead of 5 epochs")] = None,
+    source: Annotated[str | None, typer.Option("--from", help="as that of linformer train")] = None,
 ) -> None:
     """Train on each set, unless it was done before, and report all of them."""
     for name in chosen(sets, SETS, "--sets"):
         files = write_set(output, name, partial(SETS[name], data))
-        settings = TrainSettings(
+        settings = TrainSettings.of(
             data=str(files[0]),
             test=str(files[1]),
             task=TASKS.get(name, "classify"),
-            max_steps=max_steps,
+            from_model=source,
             probe=False,
             output=str(output / name),
         )

@@ -1,21 +1,11 @@
-"""Linear models are those of scikit-learn, and the validation documents choose among them."""
+"""Linear models are those of scikit-learn: each label against the others."""
 
 import numpy as np
-import pytest
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
-from torch_linformer.tasks.linear_classifiers import (
-    Known,
-    LinearClassifier,
-    RidgeRegression,
-    choose,
-    one_hot,
-    one_label_score,
-    searched,
-    several_labels_score,
-)
+from torch_linformer.tasks.linear_classifiers import LinearClassifier, RidgeRegression, searched
 
 DRAW = np.random.default_rng(0)
 FEATURES = csr_matrix(DRAW.random((120, 7)) * (DRAW.random((120, 7)) < 0.5))
@@ -23,7 +13,7 @@ LABELS = (FEATURES.toarray() @ DRAW.normal(size=(7, 3))).argmax(axis=1)
 
 
 def test_each_label_against_the_others():
-    targets = one_hot(LABELS.tolist(), range(3))
+    targets = np.eye(3)[LABELS]
     weights = LinearClassifier(cost=10.0).fit(FEATURES, targets)
     expected = LinearSVC(C=10.0, random_state=0, dual="auto").fit(FEATURES, LABELS)
     np.testing.assert_allclose(weights.decisions(FEATURES), expected.decision_function(FEATURES), atol=1e-3)
@@ -31,7 +21,7 @@ def test_each_label_against_the_others():
 
 def test_two_labels_share_one_difference():
     labels = (LABELS == 0).astype(int)
-    weights = LinearClassifier("logistic", 3.0).fit(FEATURES, one_hot(labels.tolist(), range(2)))
+    weights = LinearClassifier("logistic", 3.0).fit(FEATURES, np.eye(2)[labels])
     expected = LogisticRegression(C=3.0, solver="liblinear", random_state=0).fit(FEATURES, labels)
     decisions = weights.decisions(FEATURES)
     np.testing.assert_allclose(decisions[:, 1] - decisions[:, 0], expected.decision_function(FEATURES), atol=1e-6)
@@ -51,7 +41,7 @@ def test_ratios_become_a_part_of_the_weights():
 
 
 def test_rare_labels_weigh_as_much_as_others_where_they_are_balanced():
-    labels = one_hot(([0] * 110 + [1] * 10), range(2))
+    labels = np.eye(2)[[0] * 110 + [1] * 10]
     plain, balanced = (LinearClassifier().fit(FEATURES, labels, balanced=flag) for flag in (False, True))
     assert (balanced.decisions(FEATURES).argmax(axis=1)).sum() > (plain.decisions(FEATURES).argmax(axis=1)).sum()
 
@@ -66,25 +56,6 @@ def test_numbers():
     expected = Ridge(alpha=0.1).fit(FEATURES, values[:, 0]).predict(FEATURES)
     found = RidgeRegression(0.1).fit(FEATURES, values).decisions(FEATURES)
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-5)
-
-
-def test_the_best_features_and_then_the_best_model_and_the_first_of_equals():
-    targets = one_hot(LABELS.tolist(), range(3))
-    noise = csr_matrix(DRAW.random((120, 7)))
-    kinds = [
-        (name, Known(x[:90], targets[:90]), Known(x[90:], targets[90:]))
-        for name, x in (("noise", noise), ("telling", FEATURES), ("the same", FEATURES))
-    ]
-    models = LinearClassifier(cost=10.0), LinearClassifier(cost=1e-6), LinearClassifier(cost=10.0)
-    found = choose(kinds, models, one_label_score)
-    assert found.kind == "telling" and found.model is models[0]
-    worse_first = choose(kinds[1:], models[1:], one_label_score)
-    assert worse_first.model is models[2] and worse_first.score == found.score
-
-
-def test_scores():
-    assert one_label_score(np.eye(2)[[0, 0, 1]], np.eye(2)[[0, 0, 0]]) == pytest.approx((2 / 3 + 0.4) / 2)
-    assert several_labels_score(np.array([[-3.0, -1.0], [-4.0, -5.0]]), np.array([[0, 1], [0, 0]])) == 1.0
 
 
 def test_many_labels_are_searched_with_fewer_documents():

@@ -139,24 +139,8 @@ def test_the_unit_ends_up_in_the_model(tokenizer):
 
 
 def test_baselines(tokenizer):
-    texts = ["wet mud"] * 30 + ["sea sand"] * 10
-    documents = {
-        Classification: ["rain"] * 30 + ["sun"] * 10,
-        MultiLabel: [["rain", "all"]] * 30 + [["all"]] * 10,
-        Regression: [1.0] * 30 + [3.0] * 10,
-    }
-    baselines = {}
-    for kind, labels in documents.items():
-        part = Dataset.from_dict({"text": texts, "label": labels, "unknown": [[]] * 40})
-        baselines[kind] = kind(tokenizer, ["all", "rain", "sun"]) if kind is not Regression else kind(tokenizer)
-        baselines[kind] = baselines[kind].baselines(part, part, part, seed=0)
-    one, several = baselines[Classification]["tfidf"], baselines[MultiLabel]["tfidf"]
-    assert (one["accuracy"], one["macro_f1"], several["micro_f1"], several["macro_f1"]) == (1.0,) * 4
-    assert baselines[Classification]["majority"] == {"accuracy": 0.75}
-    assert one["tallies"]["accuracy"] == [[1, 1]] * 40
-    counts = zip(several["numbers"], several["tallies"]["micro_f1"], strict=True)
-    assert sorted(counts) == [(number, [4 - 2 * (number >= 30)] * 2) for number in range(40)]
-    assert (
-        baselines[Regression]["mean"]["mse"] == pytest.approx(0.75) and baselines[Regression]["mean"]["spearman"] == 0.0
-    )
-    assert baselines[Regression]["tfidf_ridge"]["mse"] < 0.05
+    one = Dataset.from_dict({"label": ["rain"] * 30 + ["sun"] * 10})
+    number = Dataset.from_dict({"label": [1.0] * 30 + [3.0] * 10})
+    assert Classification(tokenizer, ["rain", "sun"]).baselines(one, one, one, 0) == {"majority": {"accuracy": 0.75}}
+    mean = Regression(tokenizer).baselines(number, number, number, 0)["mean"]
+    assert mean["mse"] == pytest.approx(0.75) and mean["spearman"] == 0.0

@@ -13,6 +13,7 @@ from torch_linformer.encoders import linearize
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening.model_folder import load_model
+from torch_linformer.tasks.linear_classifiers import LinearClassifier
 from torch_linformer.training import document_parts
 from torch_linformer.training.kept_reading import KeptReading
 
@@ -194,6 +195,15 @@ def test_a_training_that_does_not_win_leaves_the_encoder_as_it_was(source, data_
     assert metrics_of(tmp_path / "run")["accuracy"] == metrics_of(tmp_path / "frozen")["accuracy"]
 
 
+def test_a_training_without_the_time_for_it_leaves_the_encoder_as_it_was(source, data_of, train_quickly, tmp_path):
+    options = {**TRAINED, **data_of(), "lexical": "auto", "from_model": source, "minutes": 1e-5}
+    shown = train_quickly(tmp_path / "run", **{**options, "max_steps": None})
+    assert "warning: --minutes 1e-05 makes about 0 steps" in shown and "; the encoder stays as it is\n" in shown
+    train_quickly(tmp_path / "frozen", from_model=source, **{**FROZEN, **data_of(), "lexical": "auto"})
+    trained, frozen = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "frozen"))
+    assert all(torch.equal(trained[name], frozen[name]) for name in frozen)
+
+
 def test_a_training_that_wins_is_kept(source_of, data_of, train_quickly, tmp_path):
     source = source_of(blind=True)
     options = {**TRAINED, **data_of(row=letters), "lexical": "none", "max_steps": 40, "learning_rate": 3e-3}
@@ -240,6 +250,22 @@ def test_another_run_reads_only_what_is_new(source, data_of, train_quickly, tmp_
     train_quickly(tmp_path / "second", **{**options, "seed": 9, "lexical": "auto"})
     train_quickly(tmp_path / "third", **{**options, "test": "0.3"})
     assert not read
+
+
+def test_another_run_fits_nothing_again(source, data_of, train_quickly, tmp_path, monkeypatch):
+    """Neither words nor baselines, where the documents are the same; and all of it where one is not."""
+    fitted, usual = [], LinearClassifier._one
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(LinearClassifier, "_one", lambda *args: fitted.append(1) or usual(*args))
+    options = {**FROZEN, **data_of(), "baseline": True, "from_model": source}
+    first = train_quickly(tmp_path / "first", **options, lexical="auto")
+    each = len(fitted)
+    second = train_quickly(tmp_path / "second", **{**options, "max_length": 64}, lexical="auto")
+    assert len(fitted) == each > 30
+    assert metrics_of(tmp_path / "first")["stack_accuracy"] == metrics_of(tmp_path / "second")["stack_accuracy"]
+    assert first.count("words alone") == second.count("words alone") > 0
+    train_quickly(tmp_path / "third", **{**options, "test": "0.3"}, lexical="auto")
+    assert len(fitted) > 1.8 * each
 
 
 def test_authors_are_not_in_two_folds(source, data_of, train_quickly, tmp_path, monkeypatch):

@@ -118,18 +118,18 @@ def test_the_batch_follows_from_the_time(seconds, text_seconds, texts):
 @pytest.mark.parametrize(
     ("arguments", "warning"),
     [
-        ((20, 60.0, 16), ""),
+        ((20, 40.0, 16), ""),
         ((20, 339.0, 16, 1, 3), ""),  # no more are asked for
         ((20, 339.0, 16), "about 4 steps at --batch-size 16, too few to learn from: --batch-size 1 makes 57"),
         ((20, 100.0, 8, 2), "about 12 steps at --batch-size 16, too few to learn from: --batch-size 2 makes 96"),
         (
             (2, 320.0, 16),
-            "about 0 steps at --batch-size 16, too few to learn from: --batch-size 1 makes 6; then --minutes 7 makes "
-            "20, a smaller --max-length more",
+            "about 0 steps at --batch-size 16, too few to learn from: --batch-size 1 makes 6; then --minutes 10 "
+            "makes 30, a smaller --max-length more",
         ),
         (
             (20, 300.0, 1),
-            "about 4 steps at --batch-size 1, too few to learn from: --minutes 100 makes 20, a smaller --max-length "
+            "about 4 steps at --batch-size 1, too few to learn from: --minutes 150 makes 30, a smaller --max-length "
             "more",
         ),
     ],

@@ -1,11 +1,9 @@
 import html
 import json
-import re
 
 import pytest
 
 from torch_linformer.adaptation.cost_sections import cost_sections
-from torch_linformer.tasks import baselines
 from torch_linformer.training.step_costs import StepCost, compare_costs
 
 
@@ -67,18 +65,6 @@ def test_the_table_of_an_adaptation_says_it_too():
     assert len(cost_sections(dict([*costs.items()][:1]))) == 1 and cost_sections({}) == []
     longest, usual = costs
     assert len(cost_sections({longest: ("no time left",) * 2, usual: costs[usual]})) == 1  # a point is no line
-
-
-def test_every_row_is_told_of_the_same_documents(train_quickly, tmp_path, monkeypatch):
-    """Of many test documents the baselines draw some; the model has a row of these too, as the verdict has it."""
-    monkeypatch.setattr(baselines, "_MAX_DOCUMENTS", 20)
-    shown = train_quickly(tmp_path / "run", max_steps=1)
-    row = re.search(r"Linformer, on the 20 documents of the rows above, drawn +(\S+) +(\S+) *\n", shown)
-    assert float(row[1]) * 20 == pytest.approx(round(float(row[1]) * 20))
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    ahead = re.search(r"(?i)(better|worse) than .* by (\S+) of accuracy on 20 documents", metrics["verdict"])
-    best = max(metrics["tfidf_accuracy"], metrics["majority_accuracy"])
-    assert abs(float(row[1]) - best) == pytest.approx(float(ahead[2]) if ahead else 0.0, abs=1e-3)
 
 
 def test_the_page_concludes_first_and_counts_what_is_repeated(classifier_run, read_page):

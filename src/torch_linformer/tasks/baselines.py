@@ -1,50 +1,32 @@
-"""What a model has to beat: methods that take seconds, linear models of TF-IDF among them, chosen on validation."""
+"""What a model has to beat: methods that take seconds."""
 
 import bz2
-import random
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from joblib import parallel_config
+from scipy.sparse import csr_matrix, hstack
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.ensemble import StackingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, f1_score
-from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.metrics import accuracy_score
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 
 from torch_linformer.data.words import words_of
-from torch_linformer.tasks.linear_classifiers import (
-    CLASSIFIERS,
-    MANY_DOCUMENTS,
-    MAX_COEFFICIENTS,
-    MAX_DECISIONS,
-    REGRESSIONS,
-    Known,
-    LinearChoice,
-    LinearModel,
-    best_threshold,
-    choose,
-    mean_square_score,
-    one_hot,
-    one_label_score,
-    searched,
-    several_labels_score,
-    sigmoid,
-)
-from torch_linformer.tasks.metrics import Scores, multilabel_metrics, regression_metrics, tagging_metrics
-from torch_linformer.tasks.tallies import tally
-from torch_linformer.tasks.word_features import GRAMS, MOST_FEATURES, PAIRS, SHORT, WORDS
+from torch_linformer.tasks.kept_fits import kept
+from torch_linformer.tasks.linear_classifiers import MANY_DOCUMENTS
+from torch_linformer.tasks.metrics import Scores, regression_metrics, tagging_metrics
 
 BASELINES = {  # what they are called in a report
-    "tfidf": "TF-IDF + linear classifier",
-    "tfidf_ridge": "TF-IDF + ridge regression",
+    "words": "words alone",
+    "tfidf": "scikit-learn's TF-IDF + LinearSVC",
     "majority": "majority class",
     "mean": "mean of the training values",
     "frequent_tag": "most frequent tag of each word",
@@ -66,9 +48,6 @@ BASELINES = {  # what they are called in a report
 }
 
 Split = tuple[Sequence[Any], Any]  # documents, and the answer to each
-_SEARCH_CHARACTERS = 5_000_000  # of the documents that a model is chosen with
-_MAX_DOCUMENTS = 20_000  # of a split
-_MAX_CHARACTERS = 200_000_000  # of a split: some twenty seconds of reading
 
 
 def majority_baseline(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
@@ -133,190 +112,42 @@ def _constant(model: Any, answers: Sequence[Any], scored: int) -> np.ndarray:
     return np.asarray(model.fit(np.zeros((len(answers), 1)), answers).predict(np.zeros((scored, 1))))
 
 
-class Drawn(NamedTuple):
-    """Documents of a split, with their answers and their numbers."""
+@kept
+def sklearn_baselines(
+    texts: Sequence[Sequence[str]], labels: Sequence[Any], states: Sequence[np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """What methods that are scikit-learn's alone, as they are, predict of documents with one label each.
 
-    texts: list[str]
-    answers: list[Any]
-    numbers: list[int]
-
-    def first(self, number: int) -> "Drawn":
-        """The first of them."""
-        return Drawn(self.texts[:number], self.answers[:number], self.numbers[:number])
-
-
-def stack_baseline(texts: Sequence[Sequence[str]], states: Sequence[np.ndarray], labels: Sequence[Any]) -> np.ndarray:
-    """What scikit-learn's ``StackingClassifier`` predicts: a logistic regression of what two others say out of fold.
-
-    These are a linear support vector machine of words and pairs of words, and a logistic regression of standardized
-    vectors, as they are.
+    ``tfidf`` is a linear support vector machine of words and pairs of words. With vectors there is ``stack``, too: a
+    logistic regression of what that and one of standardized vectors say out of fold.
 
     Args:
         texts: of documents to learn from, and of those that are scored.
-        states: the vectors of both.
         labels: of the former.
+        states: the vectors of both.
     """
-    known, scored = (
-        [{"text": text, "state": state} for text, state in zip(*part, strict=True)]
-        for part in zip(texts, states, strict=True)
+    many = len(labels) >= MANY_DOCUMENTS
+    counting = TfidfVectorizer(
+        tokenizer=words_of, token_pattern=None, ngram_range=(1, 2), min_df=1 + many, sublinear_tf=True, dtype=np.float32
     )
-    words = make_pipeline(
-        FunctionTransformer(lambda rows: [row["text"] for row in rows]),
-        TfidfVectorizer(tokenizer=words_of, token_pattern=None, ngram_range=(1, 2), sublinear_tf=True),
-        LinearSVC(),
-    )
+    try:
+        counted = [counting.fit_transform(texts[0]), counting.transform(texts[1])]
+    except ValueError:  # nothing stands in enough documents: only how frequent the labels are can be learned
+        counted = [csr_matrix((len(part), 1), dtype=np.float32) for part in texts]
+    if len(set(labels)) < 2:
+        return {"tfidf": np.full(len(texts[1]), labels[0])}
+    if states is None:
+        return {"tfidf": LinearSVC().fit(counted[0], labels).predict(counted[1])}
+    known, scored = (hstack(pair, format="csr") for pair in zip(counted, states, strict=True))
+    first = counted[0].shape[1]  # of the vectors
+    words = make_pipeline(FunctionTransformer(lambda x: x[:, :first]), LinearSVC())
     vectors = make_pipeline(
-        FunctionTransformer(lambda rows: np.stack([row["state"] for row in rows])),
+        FunctionTransformer(lambda x: x[:, first:].toarray()),
         StandardScaler(),
         LogisticRegression(C=0.01, max_iter=1000),
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a rare label is missing in some folds
+    with warnings.catch_warnings(), parallel_config("threading", n_jobs=-1):  # liblinear lets other threads run
+        for kind in (UserWarning, RuntimeWarning):  # a rare label is missing in some folds
+            warnings.simplefilter("ignore", kind)
         stack = StackingClassifier([("words", words), ("vectors", vectors)]).fit(known, labels)
-    return np.asarray(stack.predict(scored))
-
-
-def tfidf_baseline(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
-    """Score of a linear classifier of TF-IDF, with one label a document.
-
-    Words are counted with sublinear weights. Whether pairs of neighboring words are counted too, and of short documents
-    n-grams of 2 to 5 characters, is chosen on the validation documents by the mean of accuracy and macro F1, and then
-    which of :data:`~torch_linformer.tasks.linear_classifiers.CLASSIFIERS` it is. That one is fitted anew to training
-    and validation documents together. Of a large split some documents are drawn at random.
-
-    Returns:
-        ``accuracy``, ``macro_f1``, ``chosen`` (in words), ``documents`` (learned from), ``test_documents`` (scored),
-        their ``numbers``, what was ``predicted`` of each, and ``tallies``: what
-        :func:`~torch_linformer.tasks.tallies.tally` says of each for a score.
-    """
-    parts = _drawn((train, validation, test), seed)
-    names = sorted({*parts[0].answers, *parts[1].answers})
-    choice, decisions = _chosen(parts, lambda labels: one_hot(labels, names), CLASSIFIERS, one_label_score)
-    known = np.asarray(parts[2].answers, dtype=object)
-    predicted = np.asarray(names, dtype=object)[decisions.argmax(axis=1)]
-    scores = {
-        "accuracy": float(np.mean(known == predicted)),
-        "macro_f1": float(f1_score(known.tolist(), predicted.tolist(), average="macro", zero_division=0)),
-    }
-    return {**scores, **_about(parts, choice, list(scores), predicted)}
-
-
-def tfidf_multilabel_baseline(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
-    """Score of one linear classifier a label, each independent of the others, chosen as in :func:`tfidf_baseline`.
-
-    A label is predicted above the :func:`best_threshold` of the validation documents, whose micro F1 also chooses. The
-    labels are 1 where a document has the label, else 0, of shape (documents, labels).
-
-    Returns:
-        ``micro_f1``, ``macro_f1``, and the other values as of :func:`tfidf_baseline`, with a tally of ``micro_f1``.
-    """
-    shapes = [np.shape(part[1]) for part in (train, validation, test)]
-    if {len(shape) for shape in shapes} != {2} or len({shape[1] for shape in shapes}) > 1 or not shapes[0][1]:
-        raise ValueError(f"labels must be of shape (documents, labels), got {', '.join(map(str, shapes))}")
-    labels = shapes[0][1]
-    parts = _drawn((train, validation, test), seed, max(1, MAX_DECISIONS // labels))
-    choice, decisions = _chosen(parts, np.asarray, CLASSIFIERS, several_labels_score, labels)
-    targets = np.asarray(parts[1].answers)[: len(choice.decisions)]
-    predicted = sigmoid(decisions) > best_threshold(targets, sigmoid(choice.decisions))
-    scores = multilabel_metrics(np.asarray(parts[2].answers), predicted, [""] * labels)
-    about = _about(parts, choice, ["micro_f1"], predicted)
-    return {"micro_f1": scores["micro_f1"], "macro_f1": scores["macro_f1"], **about}
-
-
-def tfidf_regression_baseline(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
-    """Score of ridge regression on TF-IDF, chosen by the mean square error as in :func:`tfidf_baseline`.
-
-    Returns:
-        what :func:`regression_metrics` does, and the rest as :func:`tfidf_baseline`, with a tally of ``mse``.
-    """
-    parts = _drawn((train, validation, test), seed)
-    choice, decisions = _chosen(
-        parts, lambda values: np.asarray(values, dtype=np.float64)[:, None], REGRESSIONS, mean_square_score
-    )
-    predicted = decisions[:, 0]
-    return {**regression_metrics(parts[2].answers, predicted), **_about(parts, choice, ["mse"], predicted)}
-
-
-def _drawn(splits: Sequence[Split], seed: int, max_learned: int | None = None) -> list[Drawn]:
-    """Documents of each split in random order, until there are enough of them or of their characters."""
-    draw = random.Random(seed)
-    drawn = []
-    for name, (texts, answers) in zip(("train", "validation", "test"), splits, strict=True):
-        if len(texts) != len(answers) or not len(texts):
-            raise ValueError(f"{name} needs documents and an answer for each, got {len(texts)} and {len(answers)}")
-        most = min(_MAX_DOCUMENTS, len(texts))
-        if name != "test" and max_learned is not None:
-            most = min(most, max_learned)
-        order = draw.sample(range(len(texts)), most)
-        numbers = order[: _within([texts[number] for number in order], _MAX_CHARACTERS)]
-        drawn.append(Drawn([texts[number] for number in numbers], [answers[number] for number in numbers], numbers))
-    return drawn
-
-
-def _within(texts: Sequence[str], characters: int) -> int:
-    """How many of the first texts have no more characters together; at least the first."""
-    return max(1, int(np.searchsorted(np.cumsum([len(text) for text in texts]), characters, side="right")))
-
-
-def _chosen(
-    parts: Sequence[Drawn],
-    encode: Callable[[Sequence[Any]], np.ndarray],
-    models: Sequence[LinearModel],
-    score: Callable[[np.ndarray, np.ndarray], float],
-    labels: int = 1,
-) -> tuple[LinearChoice, np.ndarray]:
-    """What the validation documents choose, and its decisions of the test documents once it has learned all others.
-
-    ``encode`` makes targets of answers; with several ``labels`` a document fewer documents are searched.
-    """
-    most = searched(labels)
-    train, validation = (part.first(min(most, _within(part.texts, _SEARCH_CHARACTERS))) for part in parts[:2])
-    targets = encode(train.answers), encode(validation.answers)
-    choice = choose(_kinds(train.texts, validation.texts, targets), models, score)
-    texts, answers = parts[0].texts + parts[1].texts, [*parts[0].answers, *parts[1].answers]
-    all_targets = encode(answers)
-    known, scored = features(choice.kind, texts, parts[2].texts, all_targets.shape[1])
-    return choice, choice.model.fit(known, all_targets).decisions(scored)
-
-
-def _kinds(
-    train: list[str], validation: list[str], targets: tuple[np.ndarray, np.ndarray]
-) -> Iterator[tuple[str, Known, Known]]:
-    """The kinds of features that are compared, of documents to learn from and of those that choose."""
-    short = sum(map(len, train)) <= SHORT * len(train)
-    for kind in (WORDS, PAIRS, GRAMS)[: 3 if short else 2]:
-        known, scored = features(kind, train, validation, targets[0].shape[1])
-        yield kind, Known(known, targets[0]), Known(scored, targets[1])
-
-
-def features(kind: str, known: list[str], scored: list[str], outputs: int) -> tuple[Any, Any]:
-    """TF-IDF matrices of documents, for one model with this many outputs, and of others; zeros if no word is left."""
-    options: dict[str, Any] = {
-        "min_df": 2 if len(known) >= MANY_DOCUMENTS else 1,
-        "max_features": min(MOST_FEATURES, MAX_COEFFICIENTS // outputs),
-        "sublinear_tf": True,
-        "dtype": np.float32,
-    }
-    last = 1 if kind == WORDS else 2
-    vectorizer: Any = TfidfVectorizer(tokenizer=words_of, token_pattern=None, ngram_range=(1, last), **options)
-    if kind == GRAMS:
-        characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **options)
-        vectorizer = FeatureUnion([("words", vectorizer), ("characters", characters)])
-    try:
-        return vectorizer.fit_transform(known), vectorizer.transform(scored)
-    except ValueError:  # nothing stands in enough documents: only how frequent the answers are can be learned
-        return csr_matrix((len(known), 1)), csr_matrix((len(scored), 1))
-
-
-def _about(parts: Sequence[Drawn], choice: LinearChoice, scores: Sequence[str], predicted: np.ndarray) -> Scores:
-    """What was chosen, how many documents there were, and what each that was scored adds to the scores."""
-    train, validation, test = parts
-    true = np.asarray(test.answers)
-    return {
-        "chosen": str(choice),
-        "documents": len(train.texts) + len(validation.texts),
-        "test_documents": len(test.texts),
-        "numbers": test.numbers,
-        "predicted": np.asarray(predicted).tolist(),
-        "tallies": {score: tally(score, true, predicted).tolist() for score in scores},
-    }
+    return {"tfidf": stack.named_estimators_["words"].predict(scored), "stack": stack.predict(scored)}

@@ -1,19 +1,18 @@
-"""Linear models of sparse features, of which the validation documents choose one."""
+"""Linear models of sparse features."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import f1_score
 from sklearn.svm import LinearSVC
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.parallel import Parallel, delayed
 
-from torch_linformer.tasks.metrics import multilabel_metrics
+from torch_linformer.tasks.kept_fits import kept
 
 MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
 MAX_COEFFICIENTS = 10_000_000  # features times labels
@@ -156,85 +155,29 @@ CLASSIFIERS: tuple[LinearModel, ...] = (
 REGRESSIONS: tuple[LinearModel, ...] = (RidgeRegression(), RidgeRegression(0.1), RidgeRegression(10.0))
 
 
-class Known(NamedTuple):
-    """Features of documents, and their targets."""
-
-    features: Any
-    targets: np.ndarray
-
-
-class LinearChoice(NamedTuple):
-    """What a search has chosen: the kind of features and the model, and its decisions of the validation documents."""
-
-    kind: str
-    model: LinearModel
-    decisions: np.ndarray
-    score: float
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.model}"
-
-
-def choose(
-    kinds: Iterable[tuple[str, Known, Known]],
-    models: Sequence[LinearModel],
-    score: Callable[[np.ndarray, np.ndarray], float],
-) -> LinearChoice:
-    """The kind of features, by the first of the models, and then the model with the best score on validation.
-
-    The first of several with the same score is taken, so simple ones come first.
-
-    Args:
-        kinds: of features: what they are called, the documents to learn from and those that choose.
-        models: that are compared.
-        score: of decisions and targets, the larger the better.
-    """
-
-    def trial(kind: str, train: Known, validation: Known, model: LinearModel) -> LinearChoice:
-        decisions = model.fit(*train).decisions(validation.features)
-        return LinearChoice(kind, model, decisions, score(decisions, validation.targets))
-
-    best, parts = None, None
-    for kind, train, validation in kinds:
-        first_trial = trial(kind, train, validation, models[0])
-        if best is None or first_trial.score > best.score:
-            best, parts = first_trial, (train, validation)
-    assert best is not None and parts is not None
-    trials = [best, *(trial(best.kind, *parts, model) for model in models[1:])]
-    return max(trials, key=lambda choice: choice.score)
-
-
 def searched(labels: int = 1) -> int:
     """How many documents to learn from a model is chosen with, where each has a decision for so many labels."""
     return max(MANY_DOCUMENTS, min(_SEARCH_DOCUMENTS, _SEARCH_DECISIONS // labels))
 
 
-def mean_square_score(predicted: np.ndarray, targets: np.ndarray) -> float:
-    """The mean square error, negative."""
-    return -float(np.mean((predicted - targets) ** 2))
+@kept
+def fit(model: LinearModel, features: Any, targets: np.ndarray, *, balanced: bool) -> Weights:
+    """:meth:`LinearModel.fit`."""
+    return model.fit(features, targets, balanced=balanced)
 
 
-def one_label_score(decisions: np.ndarray, targets: np.ndarray) -> float:
-    """The mean of accuracy and macro F1, of one label a document: both head the report."""
-    predicted, true = decisions.argmax(axis=1), targets.argmax(axis=1)
-    return float((predicted == true).mean() + f1_score(true, predicted, average="macro", zero_division=0)) / 2
-
-
-def several_labels_score(decisions: np.ndarray, targets: np.ndarray) -> float:
-    """Micro F1 above the best threshold."""
-    probabilities = sigmoid(decisions)
-    predicted = probabilities > best_threshold(targets, probabilities)
-    return float(multilabel_metrics(targets, predicted, [""] * targets.shape[1])["micro_f1"])
-
-
-def sigmoid(decisions: np.ndarray) -> np.ndarray:
-    """What stands for a probability, between 0 and 1."""
-    return np.asarray(1 / (1 + np.exp(-np.clip(decisions, -500, 500))))
-
-
-def one_hot(labels: Sequence[Any], names: Sequence[Any]) -> np.ndarray:
-    """Targets ``(documents, labels)`` of documents with one label each."""
-    number = {name: place for place, name in enumerate(names)}
-    targets = np.zeros((len(labels), len(names)), dtype=np.int64)
-    targets[np.arange(len(labels)), [number[label] for label in labels]] = 1
-    return targets
+@kept
+def out_of_fold(
+    model: LinearModel,
+    features: Any,
+    targets: np.ndarray,
+    folds: Sequence[tuple[np.ndarray, np.ndarray]],
+    *,
+    balanced: bool,
+) -> np.ndarray:
+    """Decisions of documents ``(documents, labels)``, each by a fit to the folds that do not have it."""
+    decisions = np.zeros(targets.shape)
+    for learned, judged in folds:
+        weights = model.fit(features[learned], targets[learned], balanced=balanced)
+        decisions[judged] = weights.decisions(features[judged])
+    return decisions

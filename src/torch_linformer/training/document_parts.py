@@ -12,12 +12,12 @@ from datasets import Dataset, concatenate_datasets
 from torch import Tensor
 
 from torch_linformer.data.parts import GROUP
-from torch_linformer.data.windows import document_means
+from torch_linformer.data.windows import DocumentEncoder, document_means
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.opening import processes
 from torch_linformer.reporting.tables import format_count, format_score, score_title
-from torch_linformer.tasks.baselines import stack_baseline
+from torch_linformer.tasks.baselines import sklearn_baselines
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments, multiply
@@ -101,15 +101,15 @@ class DocumentParts:
             seed=self.settings.seed,
         )
 
-    def learned(self, train: Callable[[], DocumentTrainer] | None, *, reads: bool) -> Weighed:
+    def learned(self, train: Callable[[], DocumentTrainer | None] | None, *, reads: bool) -> Weighed:
         """The parts, in the model.
 
         Args:
             train: trains the network, whose classifier then is a part instead of the reader's if it is better on the
-                validation documents; None where nothing is trained.
+                validation documents; None where nothing is trained, or returned where the time is too short.
             reads: whether the encoder knows something before that, and so is a reader.
         """
-        words = [self.words()] if self.settings.with_lexical_part else []
+        words = [self.words] if self.settings.with_lexical_part else []
         frozen = [*words, self.reader()] if reads else words
         if train is None:
             return self._weighed(frozen, self.targets)
@@ -118,7 +118,8 @@ class DocumentParts:
             of_train = self._targets(documents)
             self._put(weigh([fit_reader(states[: len(documents)], states[:1], of_train)], of_train))
             before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        trainer = train()
+        if (trainer := train()) is None:
+            return self._weighed(frozen, self.targets)
         network = self._network(trainer)
         rows = np.flatnonzero(self.targets.judged >= len(self.data.splits.train))  # no step has seen these
         unseen = self.targets.some(rows)
@@ -139,18 +140,21 @@ class DocumentParts:
             weighed.scores[weighed.shipped] = trainer.scores_of(self.data.test)
         return weighed
 
+    @cached_property
     def words(self) -> LinearPart:
         """The part of the words of whole documents."""
-        texts = self.documents["text"]
-        self.screen.say("fitting words, by cross-validation (--lexical none leaves them out)")
+        texts, tokenizer = self.documents["text"][:], self.task.tokenizer
+        self.screen.say("fitting words, by cross-validation")
 
         def fitted() -> LinearPart:
             windows = [cast(Dataset, part.windows) for part in (self.data.train, self.data.validation, self.data.test)]
-            columns = [(part["whole_ids"][:], part["input_ids"][:]) for part in windows]
-            ids = [whole or row for part in columns for whole, row in zip(*part, strict=True)]
-            size = self.model.config.vocab_size
+            if self.settings.overflow == "windows":
+                ids = DocumentEncoder(tokenizer, self.settings.length).ids([*texts, *self.data.splits.test["text"][:]])
+            else:
+                columns = [(part["whole_ids"][:], part["input_ids"][:]) for part in windows]
+                ids = [whole or row for part in columns for whole, row in zip(*part, strict=True)]
             short = sum(map(len, texts)) <= SHORT * len(texts)
-            counts = WordCounts(self.task.tokenizer, size, ids, len(texts), characters=short)
+            counts = WordCounts(tokenizer, self.model.config.vocab_size, ids, len(texts), characters=short)
             return fit_words(counts, self.targets)
 
         return processes.on_main(fitted)
@@ -178,17 +182,18 @@ class DocumentParts:
         return pooled_states(model, cast(int, self.task.tokenizer.pad_token_id), self.device, self.precision)
 
     def baselines(self) -> dict[str, dict[str, Any]]:
-        """Scores of the reader's first window alone, where documents are longer, and of scikit-learn's own stack."""
+        """Scores of words and of the reader's first window alone, where the model has more, and of scikit-learn."""
         task, window = self.task, self.model.config.read_window
         rows: dict[str, dict[str, Any]] = {}
-        if window is not None and max(self.data.test.windows["length"]) > window:
-            (first,) = weigh([self.reader(window)], self.targets)
-            rows["first_window"] = task.scores(self._answers(first.unseen), self.data.splits.test)
+        if not self.settings.with_lexical_part:
+            rows["words"] = self._scores(weigh([self.words], self.targets), self.targets)
+        if self.states and window is not None and max(self.data.test.windows["length"]) > window:
+            rows["first_window"] = self._scores(weigh([self.reader(window)], self.targets), self.targets)
         if isinstance(task, Classification):
             texts = [part["text"][:] for part in (self.documents, self.data.splits.test)]
-            states = [state.numpy() for state in self.states or ()]
-            predicted = stack_baseline(texts, states, task.known(self.documents))
-            rows["stack"] = task.scores_of_labels(predicted, self.data.splits.test)
+            states = None if self.states is None else [state.numpy() for state in self.states]
+            for name, predicted in sklearn_baselines(texts, task.known(self.documents), states).items():
+                rows[name] = task.scores_of_labels(predicted, self.data.splits.test)
         return rows
 
     def _network(self, trainer: DocumentTrainer) -> LinearPart:
@@ -203,17 +208,11 @@ class DocumentParts:
     def _weighed(self, parts: Sequence[LinearPart], targets: Targets) -> Weighed:
         """The parts times their weights, put into the model, and the scores of each alone and of both."""
         weighed = processes.on_main(lambda: weigh(parts, targets))
-        documents = self.documents.select(targets.judged)
-
-        def scores(added: Sequence[LinearPart]) -> dict[str, Any]:
-            judged, unseen = (sum(getattr(part, name) for part in added) for name in ("judged", "unseen"))
-            self.task.tune(self._answers(cast(Tensor, judged)), documents)
-            return self.task.scores(self._answers(cast(Tensor, unseen)), self.data.splits.test)
-
         alone = weighed if len(parts) == 1 else [weigh([part], targets)[0] for part in parts]
-        by_name = {part.name: scores([part]) for part in alone}
+        by_name = {part.name: self._scores([part], targets) for part in alone}
         if len(parts) > 1:
-            by_name[SUM] = scores(weighed)  # last: what it tunes stays
+            by_name[SUM] = self._scores(weighed, targets)
+        self._tune(self.task, weighed, targets)
         self._put(weighed)
         found = Weighed(weighed, by_name, len(targets.judged), len(self.data.splits.test))
         self.screen.say(found.describe())
@@ -221,6 +220,16 @@ class DocumentParts:
             best = f"{self.task.threshold:.3g}, which is best for the documents that are judged"
             self.screen.say(f"labels are predicted above a probability of {best}")
         return found
+
+    def _scores(self, parts: Sequence[LinearPart], targets: Targets) -> dict[str, Any]:
+        """Of the test documents by a sum of parts, with what the task tunes tuned to it."""
+        task = copy.copy(self.task)
+        self._tune(task, parts, targets)
+        return task.scores(self._answers(cast(Tensor, sum(part.unseen for part in parts))), self.data.splits.test)
+
+    def _tune(self, task: Task, parts: Sequence[LinearPart], targets: Targets) -> None:
+        judged = cast(Tensor, sum(part.judged for part in parts))
+        task.tune(self._answers(judged), self.documents.select(targets.judged))
 
     def _answers(self, logits: Tensor) -> np.ndarray:
         """The answers to documents, of logits of each."""

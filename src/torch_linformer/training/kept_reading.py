@@ -18,9 +18,9 @@ from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening.devices import autocast
 from torch_linformer.reporting.tables import format_count, format_duration
+from torch_linformer.tasks.kept_fits import FOLDER
 from torch_linformer.training.training_screen import TrainingScreen
 
-FOLDER = "torch_linformer"  # in the cache of `datasets`
 AT_ONCE = 16_384  # tokens of a batch, padding included
 TOGETHER = 2**18  # tokens of rows that are read in batches of similar lengths, between two looks at the clock
 SAVE_SECONDS = 60.0  # between two files of what is read

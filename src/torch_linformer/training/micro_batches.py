@@ -25,7 +25,7 @@ MEASURED = 1024
 PASSING = 1.7
 MEMORY_SHARE = 0.8  # of the free memory
 STATE = 3  # numbers beside each parameter: its gradient and the two of AdamW
-ENOUGH_STEPS, FEW_STEPS = 60, 20  # of a training that --minutes ends
+ENOUGH_STEPS, FEW_STEPS = 60, 30  # of a training that --minutes ends
 
 
 @dataclass(frozen=True)

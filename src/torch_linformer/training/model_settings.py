@@ -28,6 +28,7 @@ MAX_TARGET_LENGTH = 256
 DECODER_SLOTS = 16  # of the target so far, in addition to its window
 WINDOW = 64  # tokens of the local window of a new causal model
 PRETRAINED, NEW = "minilm", "none"  # what --from is where nobody says, and what it is for no model
+BEGIN_PRETRAINED = (*OF_WORDS, "embed")  # tasks where nobody has to say it
 READ_WINDOW = 256  # tokens: more of a document find it better, and more at once do not (docs/documents.md)
 READ_LENGTH = 32_768  # tokens of a document that is read in windows
 
@@ -124,7 +125,7 @@ class ModelSettings(DataSettings):
         source, usual = options.get("from_model"), {item.name: item.default for item in fields(cls)}
         task = options.get("task", usual["task"])
         shapes_a_new_one = any(options.get(name, usual[name]) != usual[name] for name in (*OF_NEW_MODELS, *OF_ENCODERS))
-        if source is None and task in (*OF_WORDS, "embed") and not shapes_a_new_one and is_installed(PRETRAINED):
+        if source is None and task in BEGIN_PRETRAINED and not shapes_a_new_one and is_installed(PRETRAINED):
             source = PRETRAINED
         options["from_model"] = None if source in (None, NEW) else encoder_folder(source)
         if task == "embed" and options["from_model"] is not None:

@@ -28,7 +28,7 @@ from torch_linformer.tasks.whole_documents import Regression
 from torch_linformer.training.describing import describe_data
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.model_settings import ModelSettings
-from torch_linformer.training.run_options import OF_TEXT
+from torch_linformer.training.run_options import OF_TEXT, OF_WORDS
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import TrainSettings
@@ -121,7 +121,7 @@ def prepare(
     parts = {name: with_text(getattr(splits, name), reader, screen.say) for name in ("train", "validation", "test")}
     splits = dataclasses.replace(splits, **parts)
     task = new_task(settings, first, tokenizer, splits.names, splits.train)
-    whole = settings.with_lexical_part and settings.task != "embed"  # words are those of all of a document
+    whole = settings.task in OF_WORDS  # whose words are those of all of a document
     encoder = task.encoder(settings.length, overflow=settings.overflow, stride=settings.stride, whole=whole)
     began, sample = time.monotonic(), splits.train[:SAMPLE]["text"]
     encoder.ids(sample)

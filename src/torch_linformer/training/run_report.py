@@ -212,12 +212,6 @@ def _scores(outcome: Outcome) -> Section:
     task, scores = outcome.task, {outcome.method: outcome.scores}
     scores |= outcome.parts | outcome.variants
     scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
-    fewest = min((row["numbers"] for row in outcome.baselines.values() if "numbers" in row), key=len, default=())
-    if 0 < len(fewest) < len(outcome.splits.test):  # the model, too, is compared by what those documents add
-        same = {score: np.asarray(rows)[fewest].sum(axis=0) for score, rows in outcome.scores["tallies"].items()}
-        scores[f"{outcome.method}, on the {len(fewest):,} documents of the rows above, drawn"] = {
-            score: of / max(out_of, 1e-12) for score, (of, out_of) in same.items()
-        }
     keys, best = task.headline, task.best_metric
     rows = [(name, *(format_score(row[key]) if key in row else None for key in keys)) for name, row in scores.items()]
     columns: tuple[str, ...] = ("method", *map(score_title, keys))
@@ -229,8 +223,7 @@ def _scores(outcome: Outcome) -> Section:
             (*row, None if gain is None or row[0] == outcome.method else f"{gain[0]:+.4f} (± {gain[1]:.4f})")
             for row, gain in zip(rows, gains, strict=True)
         ]
-    chosen = [f"{BASELINES[name]}: {row['chosen']}." for name, row in outcome.baselines.items() if "chosen" in row]
-    return Section("Held-out documents, scored once", text=" ".join(chosen), columns=columns, rows=rows)
+    return Section("Held-out documents, scored once", columns=columns, rows=rows)
 
 
 def _advice(outcome: Outcome) -> str:

@@ -17,6 +17,7 @@ from torch_linformer.models import LinformerForSequenceClassification, Linformer
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
+from torch_linformer.opening.named_encoders import is_installed
 from torch_linformer.opening.run_folder import Spent
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
@@ -30,6 +31,7 @@ from torch_linformer.training.fitting import fit
 from torch_linformer.training.frozen_search import FrozenSearch, learn_search
 from torch_linformer.training.initial_model import build_model, has_new_head
 from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
+from torch_linformer.training.model_settings import BEGIN_PRETRAINED, PRETRAINED
 from torch_linformer.training.new_model import add_latent_semantics
 from torch_linformer.training.prepared import EVALUATIONS, prepare
 from torch_linformer.training.run_report import Outcome
@@ -89,6 +91,11 @@ class Training:
             except ValueError as error:
                 raise InputError(f"--context-parallel {settings.context_parallel}: {error}") from None
         describe_model(self.model, settings, self.device, self.precision, screen)
+        if self.first is None and settings.task in BEGIN_PRETRAINED and not is_installed(PRETRAINED):
+            screen.say(
+                f"no pretrained encoder beside the words, with which most sets of documents are read better (README.md): "
+                f'pip install "torch-linformer[{PRETRAINED}]", or name one with --from'
+            )
 
     @cached_property
     def trainer(self) -> DocumentTrainer:
@@ -189,11 +196,12 @@ class Training:
             self.spent = Spent(time.monotonic() - began, tokens)
             return weighed
 
-        def train() -> DocumentTrainer:
-            self._fit()
-            return self.trainer
+        reads = self._has_new_head and processes.count() == 1
 
-        return self.parts.learned(train, reads=self._has_new_head and processes.count() == 1)
+        def train() -> DocumentTrainer | None:
+            return self.trainer if self._fit(is_needed=not reads) else None
+
+        return self.parts.learned(train, reads=reads)
 
     def _begin(self) -> None:
         """Give a new model its word embeddings, compile the model, and say what comes after the training."""
@@ -209,8 +217,8 @@ class Training:
             after += ["baselines (--no-baseline)"] * settings.baseline + ["speed test (--no-probe)"] * settings.probe
             self.screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
 
-    def _fit(self) -> None:
-        """Train the weights that are not frozen."""
+    def _fit(self, *, is_needed: bool = True) -> bool:
+        """Train the weights that are not frozen; not where that is needless and the time is too short for it."""
         settings, trainer = self.settings, self.trainer
         if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
             size = fit_micro_batches(trainer)
@@ -218,10 +226,13 @@ class Training:
             self.rows = size.texts_at_once
             most, number = trainer.args.max_steps, processes.count()
             if settings.minutes and (few := few_steps(settings.minutes, size.seconds, size.texts, number, most)):
-                self.screen.say(few)
+                self.screen.say(few if is_needed else f"{few}; the encoder stays as it is")
+                if not is_needed:
+                    return False
         fitted = processes.count() == 1 and self._has_new_head
         self.spent = fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted)
         self.history = trainer.state.log_history
+        return True
 
     def _search(self) -> FrozenSearch:
         """What is learned of documents that an encoder reads once."""
@@ -263,6 +274,6 @@ class Training:
             baselines |= search.baselines
         elif self.first is not None and isinstance(self.task, Retrieval):
             baselines |= embedder_baselines(self.first.source, splits.test, self.device, self.precision)
-        if self.settings.frozen and isinstance(self.task, WholeDocuments):
+        if isinstance(self.task, WholeDocuments):
             baselines |= self.parts.baselines()
         return baselines

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from torch_linformer.reporting.tables import format_count, score_title
 from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 
@@ -60,7 +58,7 @@ def verdict(
         headline: the scores that head the report.
         larger_is_better: of each of them.
         model: its scores; with ``tallies``, what each document adds to some of them.
-        baselines: the same by the name of each method; with ``numbers``, those of the documents that it was scored on.
+        baselines: the same by the name of each method.
         advice: what to try where the model is not clearly better by each of these scores.
         counted: what a tally has a row of, in words.
     """
@@ -92,9 +90,7 @@ def _clause(
     baseline, title = rivals[name], score_title(score)
     gain, evidence, certain = model[score] - baseline[score], "", True
     if all(score in row.get("tallies", {}) for row in (baseline, model)):
-        rows = np.asarray(model["tallies"][score])
-        if "numbers" in baseline:  # of the documents that the baseline has drawn
-            rows = rows[np.asarray(baseline["numbers"], dtype=np.int64)]
+        rows = model["tallies"][score]
         gain, error = paired_difference(rows, baseline["tallies"][score])
         certain = is_more_than_chance(gain, error)
         chance = "more than chance" if certain else "which may be chance"

@@ -21,7 +21,7 @@ import torch
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from torch import Tensor
 
-from torch_linformer.tasks.linear_classifiers import CLASSIFIERS, REGRESSIONS, LinearModel, searched
+from torch_linformer.tasks.linear_classifiers import CLASSIFIERS, REGRESSIONS, LinearModel, fit, out_of_fold, searched
 from torch_linformer.tasks.word_features import GRAMS, PAIRS, WORDS, WordCounts, WordFeatures
 
 FOLDS = 5
@@ -136,18 +136,15 @@ def fit_words(counts: WordCounts, targets: Targets) -> LinearPart:
     known = columns[targets.judged]
 
     def trial(kind: str, features: WordFeatures, model: LinearModel) -> Trial:
-        x = features.x[targets.judged]
-        decisions = np.zeros(known.shape)
-        for learned, judged in targets.folds:
-            decisions[judged] = model.fit(x[learned], known[learned], balanced=balanced).decisions(x[judged])
-        judged_logits = torch.from_numpy(decisions)
-        return Trial(kind, features, model, judged_logits, targets.loss(judged_logits))
+        decisions = out_of_fold(model, features.x[targets.judged], known, targets.folds, balanced=balanced)
+        judged = torch.from_numpy(decisions)
+        return Trial(kind, features, model, judged, targets.loss(judged))
 
     kinds = [WORDS, PAIRS, *[GRAMS] * (counts.spelled.letters is not None)]
     best = min((trial(kind, counts.features(kind, targets.outputs), models[0]) for kind in kinds), key=_loss)
     best = min([best, *(trial(best.kind, best.features, model) for model in models[1:])], key=_loss)
     x = best.features.x
-    fitted = best.model.fit(x[: counts.known], columns, balanced=balanced)
+    fitted = fit(best.model, x[: counts.known], columns, balanced=balanced)
     unseen = torch.from_numpy(fitted.decisions(x[counts.known :]))
     head = counts.head(best.features, *fitted)
     return LinearPart("words", f"{best.kind}: {best.model}", best.judged, unseen, head)
