@@ -93,7 +93,7 @@ class Training:
         describe_model(self.model, settings, self.device, self.precision, screen)
         if self.first is None and settings.task in BEGIN_PRETRAINED and not is_installed(PRETRAINED):
             screen.say(
-                f"no pretrained encoder beside the words, with which most sets of documents are read better (README.md): "
+                "no pretrained encoder beside the words, which is better on most sets (docs/choose.md): "
                 f'pip install "torch-linformer[{PRETRAINED}]", or name one with --from'
             )
 
