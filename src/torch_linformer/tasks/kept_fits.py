@@ -2,36 +2,56 @@
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 import datasets
 import joblib
 import sklearn
 
 FOLDER = "torch_linformer"  # in the cache of `datasets`
-MOST_BYTES = 2**30
+MOST_BYTES = 2**30  # of all that is kept; what was used least lately goes first
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of what can be pickled, whose results are read where it was called with the same arguments before."""
+    """A function whose result is read from a file where it was called with the same arguments before.
+
+    The name of the file is a digest of the arguments and of the code that fits: nothing of the documents is in it.
+    """
 
     @functools.wraps(function)
     def read(*args: P.args, **given: P.kwargs) -> R:
-        return cast(R, _memory(datasets.config.HF_DATASETS_CACHE).cache(function)(*args, **given))
+        folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER / "fits"
+        file = folder / joblib.hash((_version(), function.__qualname__, args, given))
+        try:
+            result = cast(R, joblib.load(file))
+            os.utime(file)
+        except Exception:  # it is not there, or was damaged: it is fitted again
+            result = function(*args, **given)
+            folder.mkdir(parents=True, exist_ok=True)
+            half = file.with_suffix(f".{os.getpid()}")
+            joblib.dump(result, half)
+            half.replace(file)
+            _forget(folder)
+        return result
 
     return read
 
 
 @functools.cache
-def _memory(cache: str) -> Any:
-    """Results of this version of the code that fits, and of no other."""
-    digest = hashlib.sha256(sklearn.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    memory = joblib.Memory(Path(cache) / FOLDER / "fits" / digest.hexdigest()[:16], verbose=0)
-    memory.reduce_size(MOST_BYTES)
-    return memory
+def _version() -> str:
+    """A digest of the code that fits: another version fits anew."""
+    code = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256(b"".join([sklearn.__version__.encode(), *code])).hexdigest()
+
+
+def _forget(folder: Path) -> None:
+    total = 0
+    for file in sorted(folder.iterdir(), key=lambda file: -file.stat().st_mtime):
+        total += file.stat().st_size
+        if total > MOST_BYTES:
+            file.unlink(missing_ok=True)

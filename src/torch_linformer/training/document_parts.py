@@ -38,27 +38,26 @@ class Weighed:
 
     Attributes:
         parts: times their weights.
+        shipped: the name of what the model gives: of a part alone, or of both.
         scores: every score of the test documents, by the name of each part alone, and of both.
-        judged: how many documents have chosen the weights, and
+        judged: how many documents have chosen the weights and what is shipped, and
         tested: how many are scored.
     """
 
     parts: Sequence[LinearPart]
+    shipped: str
     scores: dict[str, dict[str, Any]]
     judged: int
     tested: int
-
-    @property
-    def shipped(self) -> str:
-        """The name of what the model gives."""
-        return self.parts[0].name if len(self.parts) == 1 else SUM
 
     def describe(self) -> str:
         """How each part was fitted, and what it weighs, as a line."""
         spreads = [float(part.judged.double().std()) for part in self.parts]
         shares = [f"{spread / max(sum(spreads), 1e-12):.0%}" for spread in spreads]
         each = [f"{part.name} {share} ({part.chosen})" for part, share in zip(self.parts, shares, strict=True)]
-        return f"weighed on {self.judged:,} documents, each by fits that have not seen it: {', '.join(each)}"
+        several = len(self.parts) > 1 and self.shipped != SUM
+        alone = f"; both are no better there than {self.shipped} alone" if several else ""
+        return f"weighed on {self.judged:,} documents, each by fits that have not seen it: {', '.join(each)}{alone}"
 
 
 class DocumentParts:
@@ -208,24 +207,38 @@ class DocumentParts:
     def _weighed(self, parts: Sequence[LinearPart], targets: Targets) -> Weighed:
         """The parts times their weights, put into the model, and the scores of each alone and of both."""
         weighed = processes.on_main(lambda: weigh(parts, targets))
-        alone = weighed if len(parts) == 1 else [weigh([part], targets)[0] for part in parts]
-        by_name = {part.name: self._scores([part], targets) for part in alone}
+        rows = {part.name: [part] if len(parts) == 1 else weigh([part], targets) for part in weighed}
         if len(parts) > 1:
-            by_name[SUM] = self._scores(weighed, targets)
-        self._tune(self.task, weighed, targets)
-        self._put(weighed)
-        found = Weighed(weighed, by_name, len(targets.judged), len(self.data.splits.test))
+            rows[SUM] = weighed
+        by_name = {name: self._scores(row, targets) for name, row in rows.items()}
+        shipped = next(iter(rows)) if len(parts) == 1 else self._simplest(rows, targets)
+        self._tune(self.task, rows[shipped], targets)
+        self._put(rows[shipped])
+        found = Weighed(weighed, shipped, by_name, len(targets.judged), len(self.data.splits.test))
         self.screen.say(found.describe())
         if isinstance(self.task, MultiLabel):
             best = f"{self.task.threshold:.3g}, which is best for the documents that are judged"
             self.screen.say(f"labels are predicted above a probability of {best}")
         return found
 
-    def _scores(self, parts: Sequence[LinearPart], targets: Targets) -> dict[str, Any]:
-        """Of the test documents by a sum of parts, with what the task tunes tuned to it."""
+    def _simplest(self, rows: dict[str, list[LinearPart]], targets: Targets) -> str:
+        """Both together where they are better for the documents that judge than the best part alone, or that part.
+
+        The likelihood alone would keep a second part that only makes right answers surer, and what tells documents of
+        one source by their subject may tell none of another (docs/log.md).
+        """
+        score, sign = self.task.headline[0], 1 if self.task.larger_is_better else -1
+        judged = {name: sign * self._scores(row, targets, judged=True)[score] for name, row in rows.items()}
+        best = max((name for name in rows if name != SUM), key=lambda name: judged[name])
+        return SUM if judged[SUM] > judged[best] else best
+
+    def _scores(self, parts: Sequence[LinearPart], targets: Targets, *, judged: bool = False) -> dict[str, Any]:
+        """By a sum of parts, with what the task tunes tuned to it: of the test documents, or of those that judge."""
         task = copy.copy(self.task)
         self._tune(task, parts, targets)
-        return task.scores(self._answers(cast(Tensor, sum(part.unseen for part in parts))), self.data.splits.test)
+        documents = self.documents.select(targets.judged) if judged else self.data.splits.test
+        logits = sum(part.judged if judged else part.unseen for part in parts)
+        return task.scores(self._answers(cast(Tensor, logits)), documents)
 
     def _tune(self, task: Task, parts: Sequence[LinearPart], targets: Targets) -> None:
         judged = cast(Tensor, sum(part.judged for part in parts))
@@ -265,8 +278,9 @@ def worth_of_parts(weighed: Weighed, task: Task) -> str:
     names = (SUM, *(part.name for part in weighed.parts))
     reached = [format_score(scores[name][score]) for name in names]
     gain, error = paired_difference(*(scores[name]["tallies"][score] for name in names[:2]))
-    gain = gain if task.larger_is_better else -gain
+    gain, left_out = gain if task.larger_is_better else -gain, weighed.shipped != SUM
     return (
         f"By {score_title(score)} both together reach {reached[0]}, {names[1]} alone {reached[1]}, {names[2]} alone "
         f"{reached[2]}: {names[2]} is worth {gain:+.3f} (± {error:.3f}) on {format_count(weighed.tested)} documents."
+        + (f" The model is {weighed.shipped} alone: both were no better on what is learned from." if left_out else "")
     )

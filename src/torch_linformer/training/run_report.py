@@ -34,7 +34,7 @@ from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields
-from torch_linformer.training.document_parts import NETWORK, Weighed, worth_of_parts
+from torch_linformer.training.document_parts import NETWORK, SUM, Weighed, worth_of_parts
 from torch_linformer.training.label_sections import label_sections
 from torch_linformer.training.run_options import OF_TEXT, OF_WORDS
 from torch_linformer.training.splits import Splits
@@ -77,7 +77,7 @@ class Outcome:
     @property
     def method(self) -> str:
         """What the model is called in its report."""
-        if self.weighed is not None and len(self.weighed.parts) > 1:
+        if self.weighed is not None and self.weighed.shipped == SUM:
             return " and ".join(part.name for part in self.weighed.parts)
         model = "full attention" if self.full_attention else "Linformer"
         if self.weighed is not None and self.weighed.shipped != NETWORK:
@@ -91,7 +91,8 @@ class Outcome:
     def parts(self) -> dict[str, dict[str, Any]]:
         """The scores of each of several parts alone, by its name in a report."""
         if self.weighed is not None and len(self.weighed.parts) > 1:
-            return {f"{part.name} alone": self.weighed.scores[part.name] for part in self.weighed.parts}
+            names = {part.name: f"{part.name} alone" for part in self.weighed.parts} | {SUM: f"{SUM} together"}
+            return {names[name]: row for name, row in self.weighed.scores.items() if name != self.weighed.shipped}
         names = {"lexical": "{} alone", "rest": "without the {}"}
         return {names[part].format(cast(Weighing, self.lexical).part): row for part, row in self._of_search.items()}
 
@@ -143,10 +144,13 @@ class Outcome:
 
     @property
     def _named_parts(self) -> list[tuple[str, dict[str, Any]]]:
-        """The parts by their names in ``metrics.json``: words, reader, network, and of a search lexical and rest."""
+        """The parts by their names in ``metrics.json``: words, reader, network, both; of a search lexical and rest."""
         if self.weighed is None:
             return list(self._of_search.items())
-        return [(name.removesuffix(" alone").split()[-1], scores) for name, scores in self.parts.items()]
+        if len(self.weighed.parts) == 1:
+            return []
+        named = [(part.name.split()[-1], self.weighed.scores[part.name]) for part in self.weighed.parts]
+        return [*named, *[(SUM, self.weighed.scores[SUM])] * (self.weighed.shipped != SUM)]
 
     @cached_property
     def report(self) -> Report:
