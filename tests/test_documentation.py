@@ -109,12 +109,6 @@ def test_commands_of_the_quickstart_run(tmp_path, datasets_cache):
     assert len((tmp_path / "labels.jsonl").read_text(encoding="utf-8").splitlines()) == len(names)
 
 
-def test_chart_of_the_readme_is_that_of_the_results():
-    """Each of its numbers stands on docs/results.md, so that a figure is changed in one sitting."""
-    chart = re.search(r"```text\nWhich of 70.*?```", README, re.DOTALL)[0]
-    assert chart in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-
-
 def test_the_site_has_every_option_of_every_command():
     spec = importlib.util.spec_from_file_location("conf", ROOT / "docs" / "conf.py")
     conf = importlib.util.module_from_spec(spec)

@@ -50,7 +50,7 @@ print("documents held out:", scores["documents"]["test"])
 print("accuracy:", round(scores["accuracy"], 3))
 print("accuracy of its words alone:", round(scores["words_accuracy"], 3))
 print("accuracy of its reader alone:", round(scores["reader_accuracy"], 3))
-print("accuracy of TF-IDF and logistic regression:", round(scores["tfidf_accuracy"], 3))
+print("accuracy of TF-IDF and LinearSVC:", round(scores["tfidf_accuracy"], 3))
 print("accuracy of the most frequent label:", round(scores["majority_accuracy"], 3))
 
 # 4. The use. A text of yours on standard input gives a line of JSON: the label, and the probabilities of all.

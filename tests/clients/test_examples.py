@@ -68,8 +68,8 @@ def check_linearize(found):
 
 
 def check_quickstart(found):
-    assert found["full attention, seconds"] > 0 and found["linear attention, seconds"] > 0
-    assert 0.7 < found["cosine of the two vectors, before any training"] < 0.95
+    assert found["original, 32 windows"] > 0 and found["linear, one pass"] > 0
+    assert 0.99 < found["cosine of the two vectors"] < 1
 
 
 def check_peft_lora(found):
