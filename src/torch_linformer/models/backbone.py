@@ -4,14 +4,12 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
 
 from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
 from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots.dense import check_length
-from torch_linformer.models.arguments import CACHE, known_arguments, typed, without_unread
+from torch_linformer.models.arguments import CACHE, known_arguments, recording, without_unread
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
@@ -209,7 +207,6 @@ class LinformerModel(LinformerBackbone):
         self.encoder = build_encoder(config)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -264,8 +261,7 @@ class LinformerModel(LinformerBackbone):
         outputs = self._run(*call.inputs, call.padding, **call.options)
         return cast(BaseModelOutputWithPast, call.put_back(outputs, self.config.attention == "full"))
 
-    @typed(merge_with_config_defaults)
-    @typed(capture_outputs)
+    @recording
     def _run(
         self,
         input_ids: Tensor | None,

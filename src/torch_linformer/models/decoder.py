@@ -5,11 +5,10 @@ from typing import Any, Literal, cast
 from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+from transformers.utils.output_capturing import OutputRecorder
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import CACHE, known_arguments, typed
+from torch_linformer.models.arguments import CACHE, known_arguments, recording
 from torch_linformer.models.backbone import LinformerBackbone, read_attention_mask
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
@@ -45,7 +44,6 @@ class LinformerDecoderModel(LinformerBackbone):
         self.check_resize(max_len, mode)
         self.resize_positions(max_len, mode)
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -78,8 +76,7 @@ class LinformerDecoderModel(LinformerBackbone):
         square = self.config.attention == "full"
         return cast(BaseModelOutputWithPastAndCrossAttentions, call.put_back(outputs, square))
 
-    @typed(merge_with_config_defaults)
-    @typed(capture_outputs)
+    @recording
     def _run(
         self,
         input_ids: Tensor | None,

@@ -14,10 +14,9 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import known_arguments, typed
+from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.encoder_backbone import EncoderBackbone, backbone_of
@@ -44,7 +43,6 @@ class LabeledModel(LinformerPreTrainedModel):
     takes_pieces = True
     scores_tokens = True  # each token has logits of its own, so a row may hold several documents
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -112,7 +110,6 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -165,7 +162,6 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         self.classifier = nn.Linear(self.pooler.out_features, 1)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -245,7 +241,6 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
         self.lm_head = LinformerLMHead(config)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,

@@ -36,6 +36,7 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
     # divide by the size of a whole step, and multiplies by processes and accumulated batches.
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
+    takes_pieces = False  # each process may hold a piece of the rows (torch_linformer.distributed)
     _no_split_modules = BLOCKS
     # A stack hands its map to every layer: Accelerate would move it, weights and all, to where each layer is.
     _skip_keys_device_placement = ["shared_projection"]  # noqa: RUF012 - transformers reads it from the class

@@ -7,9 +7,8 @@ from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.generation.utils import GenerateOutput
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
-from transformers.utils.generic import can_return_tuple
 
-from torch_linformer.models.arguments import CACHE, known_arguments, typed
+from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
@@ -114,7 +113,6 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         """As transformers' ``generate``. ``labels`` are not read: Seq2SeqTrainer hands them on where it evaluates."""
         return GenerationMixin.generate(cast(Any, self), *args, **kwargs)
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,

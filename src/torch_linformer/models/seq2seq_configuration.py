@@ -5,9 +5,8 @@ from typing import Any, Self, cast
 from huggingface_hub.dataclasses import strict
 
 from torch_linformer.models.arguments import CACHE_NAMES
-from torch_linformer.models.auto import OpenedByAutoClasses
+from torch_linformer.models.base_configuration import BaseConfig
 from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
-from torch_linformer.models.keywords import CheckedKeywords, OverriddenByText
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.options import (
     DEFAULTS,
@@ -30,7 +29,7 @@ OF_THE_PARTS = (
 
 
 @strict
-class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
+class LinformerSeq2SeqConfig(BaseConfig):
     """What an encoder-decoder is built from: two configurations, and how the second reads the first.
 
     It has the usual fields of transformers, and these.
