@@ -1,4 +1,9 @@
-"""Task heads on the Linformer backbone."""
+"""Task heads on the Linformer backbone.
+
+Those that transformers has for any backbone (``GenericForTokenClassification`` and its kin) are for decoders: they read
+no ``token_type_ids``, take the last token that is not ``pad_token_id`` for the whole row, whatever the mask, look for
+answers in padding too, and name the last layer otherwise than saved folders do.
+"""
 
 from typing import Any
 
