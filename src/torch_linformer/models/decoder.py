@@ -9,7 +9,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import CACHE, known_arguments, recording
-from torch_linformer.models.backbone import LinformerBackbone, read_attention_mask
+from torch_linformer.models.backbone import Inputs, LinformerBackbone, read_attention_mask
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
@@ -69,20 +69,16 @@ class LinformerDecoderModel(LinformerBackbone):
                 holds several targets.
         """
         refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
-        call = self._prepare(
-            input_ids, attention_mask, None, position_ids, inputs_embeds, past_key_values, use_cache, kwargs
-        )
-        outputs = self._run(*call.inputs, call.padding, encoder_hidden_states, encoder_attention_mask, **call.options)
+        inputs = Inputs(input_ids, None, position_ids, inputs_embeds)
+        call = self._prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        outputs = self._run(call.inputs, call.padding, encoder_hidden_states, encoder_attention_mask, **call.options)
         square = self.config.attention == "full"
         return cast(BaseModelOutputWithPastAndCrossAttentions, call.put_back(outputs, square))
 
     @recording
     def _run(
         self,
-        input_ids: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
+        inputs: Inputs,
         padding: Padding | None,
         encoder_hidden_states: Tensor | None,
         encoder_attention_mask: Tensor | None,
@@ -92,7 +88,7 @@ class LinformerDecoderModel(LinformerBackbone):
         need_weights, _ = self._records(kwargs)
         memory, memory_padding = self._memory(encoder_hidden_states, encoder_attention_mask, past_key_values)
         hidden = self.decoder(
-            self._embed(input_ids, token_type_ids, position_ids, inputs_embeds, padding, past_key_values),
+            self._embed(inputs, padding, past_key_values),
             memory,
             tgt_key_padding_mask=padding,
             memory_key_padding_mask=memory_padding,

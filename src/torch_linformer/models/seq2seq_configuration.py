@@ -28,6 +28,11 @@ OF_THE_PARTS = (
 )
 
 
+def _of(part: str, name: str) -> Any:
+    """A field of one of the parts, that transformers asks of the whole."""
+    return property(lambda config: getattr(getattr(config, part), name))
+
+
 @strict
 class LinformerSeq2SeqConfig(BaseConfig):
     """What an encoder-decoder is built from: two configurations, and how the second reads the first.
@@ -132,26 +137,11 @@ class LinformerSeq2SeqConfig(BaseConfig):
         if self.share_embeddings and self.tie_word_embeddings:
             cast(LinformerConfig, self.encoder).vocab_size = value
 
-    @property
-    def hidden_size(self) -> int:
-        return cast(LinformerConfig, self.decoder).hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return cast(LinformerConfig, self.decoder).num_hidden_layers
-
-    @property
-    def num_attention_heads(self) -> int:
-        return cast(LinformerConfig, self.decoder).num_attention_heads
-
-    @property
-    def num_key_value_heads(self) -> int | None:
-        return cast(LinformerConfig, self.decoder).num_key_value_heads
-
-    @property
-    def max_position_embeddings(self) -> int:
-        """Of the source: the longest input."""
-        return cast(LinformerConfig, self.encoder).max_position_embeddings
+    hidden_size = _of("decoder", "hidden_size")
+    num_hidden_layers = _of("decoder", "num_hidden_layers")
+    num_attention_heads = _of("decoder", "num_attention_heads")
+    num_key_value_heads = _of("decoder", "num_key_value_heads")
+    max_position_embeddings = _of("encoder", "max_position_embeddings")  # of the source: the longest input
 
     def _check_memory(self) -> None:
         encoder, decoder = cast(LinformerConfig, self.encoder), cast(LinformerConfig, self.decoder)
