@@ -70,7 +70,7 @@ class Windows:
     @property
     def counts(self) -> list[int]:
         """How many windows each row has."""
-        rows: list[int] = torch.bincount(self.source[:, 0] // self.padding.length, minlength=len(self.place)).tolist()
+        rows: list[int] = torch.bincount(self.source[:, 0] // self.padding.length).tolist()
         return rows
 
     @property
