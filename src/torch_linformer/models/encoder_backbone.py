@@ -39,8 +39,8 @@ def backbone_of(config: LinformerConfig) -> "LinformerModel | EncoderBackbone":
 class EncoderBackbone(LinformerPreTrainedModel):
     """Token ids in, hidden states out, as :class:`LinformerModel`, of a linear encoder of transformers.
 
-    Padding may stand on either side, or in the middle: real tokens are counted, as far as the encoder takes
-    ``position_ids``, and come out as if the row had none.
+    Padding may stand on either side, or in the middle: real tokens come out as if the row had none, if the encoder
+    takes ``position_ids``, which count real tokens.
 
     Args:
         config: its ``backbone_config`` is that of the encoder; where ``linformer`` in it is None, the encoder has its

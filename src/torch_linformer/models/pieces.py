@@ -91,7 +91,7 @@ class PieceVectors(SavedModule):
         return self.window - len(self.before) - len(self.after)
 
     def number(self, tokens: Tensor) -> Tensor:
-        """How many vectors rows of so many tokens have: one for each window, or for each 64 tokens; M at most."""
+        """How many vectors rows of these lengths have: one for each window, or for each 64 tokens; M at most."""
         if self.window is None:
             least = (tokens / LEAST_TOKENS).ceil()
         else:
@@ -157,7 +157,7 @@ class PieceVectors(SavedModule):
         return F.normalize(F.linear(joined, self.map.weight, self.map.bias), dim=-1)
 
     def joined(self, means: Tensor, tokens: Tensor, number: Tensor) -> Tensor:
-        """u ``(B, M, C)`` of the means ``(B, W, C)`` of parts of rows with so many tokens, in ``number`` passages."""
+        """u ``(B, M, C)`` of the means ``(B, W, C)`` of parts of rows with these ``tokens``, in ``number`` passages."""
         real = tokens > 0
         passage = (real.cumsum(dim=1) - 1) * number // real.sum(dim=1, keepdim=True).clamp(min=1)
         members = F.one_hot(passage.clamp(min=0), self.most).to(means.dtype) * tokens.unsqueeze(-1)

@@ -111,7 +111,8 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
 
     def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> GenerateOutput | LongTensor:
         """As transformers' ``generate``. ``labels`` are not read: Seq2SeqTrainer hands them on where it evaluates."""
-        return GenerationMixin.generate(cast(Any, self), *args, **kwargs)
+        generated: GenerateOutput | LongTensor = GenerationMixin.generate(cast(Any, self), *args, **kwargs)
+        return generated
 
     @known_arguments()
     def forward(

@@ -111,7 +111,13 @@ class LinformerSeq2SeqConfig(BaseConfig):
             self.memory_sharing = DEFAULTS["sharing"] if unshared else encoder.sharing
         self._check_memory()
         if self.share_embeddings and self.tie_word_embeddings:
-            _check_same_embeddings(encoder, decoder)
+            for name in ("vocab_size", "hidden_size", "pad_token_id"):
+                ours, theirs = getattr(encoder, name), getattr(decoder, name)
+                if ours != theirs:
+                    raise ValueError(
+                        f"share_embeddings=True needs one {name}, got {ours} in the encoder and {theirs} in the "
+                        "decoder: give share_embeddings=False"
+                    )
         self.pad_token_id = decoder.pad_token_id if self.pad_token_id is None else self.pad_token_id
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.pad_token_id if self.bos_token_id is None else self.bos_token_id
@@ -171,13 +177,3 @@ def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
 
 def _as_config(config: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:
     return config if isinstance(config, LinformerConfig) else LinformerConfig(**{**defaults, **(config or {})})
-
-
-def _check_same_embeddings(encoder: LinformerConfig, decoder: LinformerConfig) -> None:
-    for name in ("vocab_size", "hidden_size", "pad_token_id"):
-        ours, theirs = getattr(encoder, name), getattr(decoder, name)
-        if ours != theirs:
-            raise ValueError(
-                f"share_embeddings=True needs one {name}, got {ours} in the encoder and {theirs} in the decoder: give "
-                "share_embeddings=False"
-            )
