@@ -30,34 +30,18 @@ class Inputs(NamedTuple):
     inputs_embeds: Tensor | None
 
 
-class ForwardCall(NamedTuple):
-    """The arguments of a forward pass as the layers take them.
-
-    Attributes:
-        inputs: what is embedded.
-        padding: of their rows.
-        options: the other arguments.
-        rows: how tokens were moved to these rows; None if they were not.
-    """
-
-    inputs: Inputs
-    padding: Padding | None
-    options: dict[str, Any]
-    rows: Padding | PackedRows | None
-
-    def put_back(self, outputs: Any, square: bool) -> Any:
-        """Outputs where their tokens stood before they were moved; ``square``: attentions are (N, N)."""
-        rows = self.rows
-        if rows is None:
-            return outputs
-        for name, value in outputs.items():
-            if isinstance(value, Tensor):
-                outputs[name] = rows.restore(value)
-            elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
-                outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
-        if outputs.attentions is not None and square and isinstance(rows, PackedRows):
-            outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
+def put_back(outputs: Any, rows: Padding | PackedRows | None, square: bool) -> Any:
+    """Outputs where their tokens stood before they were moved to ``rows``; ``square``: attentions are (N, N)."""
+    if rows is None:
         return outputs
+    for name, value in outputs.items():
+        if isinstance(value, Tensor):
+            outputs[name] = rows.restore(value)
+        elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
+            outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
+    if outputs.attentions is not None and square and isinstance(rows, PackedRows):
+        outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
+    return outputs
 
 
 class LinformerBackbone(LinformerPreTrainedModel):
@@ -80,8 +64,10 @@ class LinformerBackbone(LinformerPreTrainedModel):
         past_key_values: LinformerCache | None,
         use_cache: bool | None,
         kwargs: dict[str, Any],
-    ) -> ForwardCall:
-        """These arguments of ``forward``, checked, with one document per row."""
+    ) -> tuple[Inputs, Padding | None, dict[str, Any], Padding | PackedRows | None]:
+        """These arguments of ``forward``, checked: what is embedded, one document per row, the padding of its rows, the
+        other arguments, and how tokens were moved to these rows, None if they were not.
+        """
         input_ids, _, position_ids, inputs_embeds = inputs
         tokens = input_ids if inputs_embeds is None else inputs_embeds
         if tokens is None or (input_ids is not None and inputs_embeds is not None):
@@ -103,9 +89,9 @@ class LinformerBackbone(LinformerPreTrainedModel):
         stays = padding is None or padding.order is None or any(self._records(kwargs))
         rows = padding if documents is None else documents
         if rows is None or (stays and documents is None):
-            return ForwardCall(inputs, padding, kwargs, None)
+            return inputs, padding, kwargs, None
         moved = Inputs(*(None if x is None else rows.justify(x) for x in inputs))
-        return ForwardCall(moved, rows.justified, kwargs, rows)
+        return moved, rows.justified, kwargs, rows
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
@@ -246,9 +232,9 @@ class LinformerModel(LinformerBackbone):
             RuntimeError: for packed rows in a compiled or exported graph, which cannot look for them.
         """
         inputs = Inputs(input_ids, token_type_ids, position_ids, inputs_embeds)
-        call = self._prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
-        outputs = self._run(call.inputs, call.padding, **call.options)
-        return cast(BaseModelOutputWithPast, call.put_back(outputs, self.config.attention == "full"))
+        inputs, padding, options, rows = self._prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        outputs = self._run(inputs, padding, **options)
+        return cast(BaseModelOutputWithPast, put_back(outputs, rows, self.config.attention == "full"))
 
     @recording
     def _run(

@@ -9,7 +9,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import CACHE, known_arguments, recording
-from torch_linformer.models.backbone import Inputs, LinformerBackbone, read_attention_mask
+from torch_linformer.models.backbone import Inputs, LinformerBackbone, put_back, read_attention_mask
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
@@ -70,10 +70,10 @@ class LinformerDecoderModel(LinformerBackbone):
         """
         refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
         inputs = Inputs(input_ids, None, position_ids, inputs_embeds)
-        call = self._prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
-        outputs = self._run(call.inputs, call.padding, encoder_hidden_states, encoder_attention_mask, **call.options)
+        inputs, padding, options, rows = self._prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        outputs = self._run(inputs, padding, encoder_hidden_states, encoder_attention_mask, **options)
         square = self.config.attention == "full"
-        return cast(BaseModelOutputWithPastAndCrossAttentions, call.put_back(outputs, square))
+        return cast(BaseModelOutputWithPastAndCrossAttentions, put_back(outputs, rows, square))
 
     @recording
     def _run(
