@@ -120,8 +120,9 @@ def test_twice():
 @pytest.mark.parametrize("name", ["cp_size", "sp_size"])
 def test_pieces_that_accelerate_cuts(name, monkeypatch):
     from accelerate import ParallelismConfig
-    from accelerate.state import AcceleratorState
+    from accelerate.state import AcceleratorState, PartialState
 
+    monkeypatch.setattr(PartialState, "_shared_state", {"backend": "gloo"})
     monkeypatch.setattr(AcceleratorState, "_shared_state", {"parallelism_config": ParallelismConfig(**{name: 2})})
     model = LinformerModel(LinformerConfig(**SIZES))
     with pytest.raises(ValueError, match=f"{name} of accelerate's ParallelismConfig gives each process a piece"):

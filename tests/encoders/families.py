@@ -70,6 +70,7 @@ TEXTS = [  # ESM divides by the number of tokens with token_dropout, and a row w
     Family("Electra", NARROW),
     Family("Albert", {**NARROW, "classifier_dropout_prob": 0.0}),
     Family("Ernie", TEXT),
+    Family("MPNet", AFTER_PADDING, first=2, counts=True),
     Family("Esm", {**TEXT, "position_embedding_type": "rotary", "mask_token_id": 4, "token_dropout": False}),
     Family("EuroBert", {**TEXT, "num_attention_heads": 4, "num_key_value_heads": 2}),
     Family("NomicBert", TEXT),
@@ -86,7 +87,7 @@ OTHERS = [
     Family("Hubert", SOUND, exact_first=0),
     Family("Whisper", WHISPER, exact_first=0),
 ]
-ROTARY = TEXTS[8:]
+ROTARY = TEXTS[9:]
 FAMILIES = [*TEXTS, *OTHERS]
 OPTIONS = {"k": 7, "window": 6, "exact_below": 0, "max_length": 50}
 TOKENS = (29, 17, 11, 14, 0)  # of the rows of `padded_mask`

@@ -35,7 +35,8 @@ def gradients_of(model, batch):
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed in v6:FutureWarning")  # other names since 5.23
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family.name != "Albert"], ids=repr)  # has none
+# Albert and MPNet have no checkpoints in transformers.
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.name not in ("Albert", "MPNet")], ids=repr)
 def test_checkpoints_give_the_same_gradients(family):
     batch = padded(family, padded_mask()[:2]) if family in TEXTS else inputs_of(family)
     model = linear(original(family), exact_below=TOKENS[1])

@@ -106,28 +106,6 @@ def test_an_activation_is_asked_for_together_with_its_product(build, token_ids, 
     assert "linear with activation" in ran
 
 
-@pytest.mark.parametrize(
-    ("fields", "slots"),
-    [({}, 7), ({"sharing": "layerwise"}, 7), ({"projection": "max"}, 7), ({"attention": "full"}, 11)],
-    ids=["linformer", "layerwise", "max", "full"],
-)
-@pytest.mark.parametrize("masked", [False, True])
-@torch.no_grad()
-def test_recorded_attentions(build, token_ids, fields, slots, masked):
-    model = build(LinformerModel, **fields)
-    ids = token_ids(5, 11)
-    mask = (torch.arange(11) < torch.tensor([[11], [8], [5], [2], [1]])).long() if masked else None
-    outputs = model(ids, attention_mask=mask, output_attentions=True, output_hidden_states=True)
-    assert [weights.shape for weights in outputs.attentions] == [(5, 3, 11, slots)] * 2
-    assert [state.shape for state in outputs.hidden_states] == [(5, 11, 15)] * 3
-    for weights in outputs.attentions:
-        assert (weights >= 0).all()
-        assert_close(weights.sum(-1), torch.ones(5, 3, 11, dtype=torch.float64))
-    # The weights are those that made the output: recording them takes another path, to the same end.
-    plain = model(ids, attention_mask=mask).last_hidden_state
-    assert_close(outputs.last_hidden_state, plain, rtol=0, atol=EXACT)
-
-
 @torch.no_grad()
 def test_the_configuration_may_ask_for_outputs(build, token_ids):
     model = build(LinformerModel, output_hidden_states=True, output_attentions=True)

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from torch_linformer.models import (
+    LinformerConfig,
     LinformerForCausalLM,
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
@@ -68,7 +69,9 @@ def test_saved_and_loaded_by_its_auto_class(build, token_ids, tmp_path, model_cl
     model = build(model_class, dtype=torch.bfloat16, attention=attention, classifier_hidden_act="tanh")
     model.save_pretrained(tmp_path)
     loaded = AUTO_CLASSES[model_class].from_pretrained(tmp_path).eval()
-    assert type(loaded) is model_class and loaded.dtype == torch.bfloat16
+    assert type(loaded) is model_class and {x.dtype for x in loaded.parameters()} == {torch.bfloat16}
+    assert type(loaded.config) is LinformerConfig and loaded.config.architectures == [model_class.__name__]
+    assert type(AUTO_CLASSES[model_class].from_config(loaded.config)) is model_class
     assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
     ids = token_ids(*shape_of_inputs(model_class))
     assert_close(scores(loaded(ids)), scores(model(ids)))

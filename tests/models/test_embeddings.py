@@ -96,19 +96,6 @@ def test_without_types_there_is_no_type_embedding(first_hidden_states):
     assert torch.equal(hidden, with_types)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@torch.no_grad()
-def test_embeddings_may_be_given_instead_of_ids(build, token_ids, masked):
-    model = build(LinformerModel)
-    ids = token_ids(2, 11)
-    mask = torch.tensor([[0] * 4 + [1] * 7, [1] * 11]) if masked else None
-    from_ids = model(ids, attention_mask=mask).last_hidden_state
-    embeds = model.get_input_embeddings()(ids)
-    from_embeds = model(inputs_embeds=embeds, attention_mask=mask).last_hidden_state
-    real = torch.ones(2, 11, dtype=torch.bool) if mask is None else mask == 1
-    assert torch.equal(from_embeds[real], from_ids[real])
-
-
 @pytest.mark.parametrize("width", [1, 2, 15, 16])
 def test_sinusoids(width):
     waves = sinusoids(torch.tensor([[0, 1, 28], [4095, 7, 1]]), width)

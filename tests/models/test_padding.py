@@ -110,7 +110,11 @@ def test_a_padded_row_gives_what_the_row_alone_gives(build, rows, placement, nam
     model = build(LinformerModel, **MODELS[name])
     del rows["position_ids"]
     recorded = {"output_hidden_states": True, "output_attentions": True}
-    padded = model(**rows, attention_mask=mask_of(placement), **recorded)
+    mask = mask_of(placement)
+    padded = model(**rows, attention_mask=mask, **recorded)
+    # Recording takes another path, to the same end: the weights are those that made the output.
+    plain = model(**rows, attention_mask=mask).last_hidden_state
+    close(plain[mask == 1], padded.last_hidden_state[mask == 1])
     for row in range(len(REAL_TOKENS)):
         real = columns_of(placement, row)
         alone = model(**{key: value[row : row + 1, real] for key, value in rows.items()}, **recorded)
@@ -121,6 +125,7 @@ def test_a_padded_row_gives_what_the_row_alone_gives(build, rows, placement, nam
         assert len(padded.attentions) == len(alone.attentions) == 2
         for weights, expected in zip(padded.attentions, alone.attentions, strict=True):
             of_row = weights[row][:, real]
+            close(of_row.sum(dim=-1), torch.ones_like(of_row[..., 0]))
             if model.config.attention == "full":
                 padding = [column for column in range(LENGTH) if column not in real]
                 assert (of_row[..., padding] == 0).all()

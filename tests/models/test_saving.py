@@ -5,15 +5,8 @@ import torch
 from budgets import EXACT
 from safetensors.torch import load_file
 from torch.testing import assert_close
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-)
 
 from torch_linformer.models import (
-    LinformerConfig,
     LinformerForMaskedLM,
     LinformerForSequenceClassification,
     LinformerModel,
@@ -77,27 +70,18 @@ def test_random_projections_are_kept_but_not_trained(build, tmp_path, sharing):
     assert_close(dict(LinformerModel.from_pretrained(tmp_path).named_buffers()), drawn, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("tied", [True, False])
 @torch.no_grad()
-def test_tied_embeddings_survive(build, token_ids, tmp_path):
-    model = build(LinformerForMaskedLM)
-    assert model.lm_head.decoder.weight is model.get_input_embeddings().weight
+def test_embeddings_tied_or_not_survive(build, token_ids, tmp_path, tied):
+    model = build(LinformerForMaskedLM, tie_word_embeddings=tied)
     model.save_pretrained(tmp_path)
     vocabulary = [t for t in load_file(tmp_path / "model.safetensors").values() if t.shape == (37, 15)]
-    assert len(vocabulary) == 1
+    assert len(vocabulary) == (1 if tied else 2)
     loaded = LinformerForMaskedLM.from_pretrained(tmp_path)
-    assert loaded.lm_head.decoder.weight is loaded.get_input_embeddings().weight
-    assert loaded.get_output_embeddings() is loaded.lm_head.decoder
-    assert_same_answers(loaded, model, token_ids(3, 11))
-
-
-@torch.no_grad()
-def test_untied_embeddings_survive(build, token_ids, tmp_path):
-    model = build(LinformerForMaskedLM, tie_word_embeddings=False)
-    model.save_pretrained(tmp_path)
-    vocabulary = [t for t in load_file(tmp_path / "model.safetensors").values() if t.shape == (37, 15)]
-    assert len(vocabulary) == 2
-    loaded = LinformerForMaskedLM.from_pretrained(tmp_path)
-    assert not torch.equal(loaded.lm_head.decoder.weight, loaded.get_input_embeddings().weight)
+    for one in (model, loaded):
+        assert (one.lm_head.decoder.weight is one.get_input_embeddings().weight) == tied
+        assert one.get_output_embeddings() is one.lm_head.decoder
+    assert torch.equal(loaded.lm_head.decoder.weight, loaded.get_input_embeddings().weight) == tied
     assert_same_answers(loaded, model, token_ids(3, 11))
 
 
@@ -121,29 +105,3 @@ def test_loading_in_another_dtype(build, token_ids, tmp_path, dtype, projection)
     # Over 300 such models the error was 14 roundings of the largest logit at most, and 2 in the mean.
     error = (logits.double() - expected).abs().max() / expected.abs().max()
     assert error <= 32 * torch.finfo(dtype).eps
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_what_was_saved_decides_the_dtype(build, tmp_path, dtype):
-    build(LinformerModel, dtype=dtype).save_pretrained(tmp_path)
-    assert {p.dtype for p in LinformerModel.from_pretrained(tmp_path).parameters()} == {dtype}
-
-
-@torch.no_grad()
-def test_auto_classes_know_a_saved_folder(build, token_ids, tmp_path):
-    ids = token_ids(2, 11)
-    for auto_class, model_class in (
-        (AutoModel, LinformerModel),
-        (AutoModelForMaskedLM, LinformerForMaskedLM),
-        (AutoModelForSequenceClassification, LinformerForSequenceClassification),
-    ):
-        model = build(model_class, num_labels=5, class_weights=[1.0, 2.0, 3.0, 4.0, 5.0], k=[3, 7])
-        folder = tmp_path / model_class.__name__
-        model.save_pretrained(folder)
-        config = AutoConfig.from_pretrained(folder)
-        assert type(config) is LinformerConfig
-        assert (config.k, config.num_labels, config.architectures) == ([3, 7], 5, [model_class.__name__])
-        loaded = auto_class.from_pretrained(folder)
-        assert_equal_models(loaded, model)
-        assert_same_answers(loaded, model, ids)
-        assert type(auto_class.from_config(config)) is model_class

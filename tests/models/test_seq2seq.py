@@ -418,39 +418,30 @@ def test_no_past_is_read_twice_where_layers_run_again(enable_checkpointing, make
 
 
 @both
-@pytest.mark.parametrize(("share", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("share", "tie", "dtype"),
+    [(True, True, torch.float32), (False, True, torch.bfloat16), (True, False, torch.float64)],
+)
 @torch.no_grad()
-def test_saved_and_loaded_by_its_auto_class(make, source, target, tmp_path, layout, share, dtype):
-    width = {"hidden_size": 15} if share else {}
-    model = make(layout, dtype=dtype, share_embeddings=share, decoder=width)
+def test_saved_and_loaded_by_its_auto_class(make, source, target, tmp_path, layout, share, tie, dtype):
+    width = {"hidden_size": 15} if share and tie else {}
+    model = make(layout, dtype=dtype, share_embeddings=share, tie_word_embeddings=tie, decoder=width)
     model.generation_config = GenerationConfig.from_model_config(model.config)
     model.save_pretrained(tmp_path)
     matrices = [
         x for x in load_file(tmp_path / "model.safetensors").values() if x.shape[0] == VOCABULARY and x.dim() > 1
     ]
-    assert len(matrices) == (1 if share else 2)
+    assert len(matrices) == (3 if not tie else 1 if share else 2)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     assert type(loaded) is LinformerForConditionalGeneration and loaded.dtype == dtype
     assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
     assert_close(loaded(source, labels=target).logits, model(source, labels=target).logits)
     embeddings = [x.get_input_embeddings().weight for x in (loaded.encoder, loaded.decoder)]
-    assert (embeddings[0] is embeddings[1]) == share
-    assert loaded.get_output_embeddings().weight is embeddings[1]
+    assert (embeddings[0] is embeddings[1]) == (share and tie)
+    assert (loaded.get_output_embeddings().weight is embeddings[1]) == tie
     generation = loaded.generation_config
     assert (generation.decoder_start_token_id, generation.eos_token_id, generation.pad_token_id) == (START, EOS, PAD)
     assert type(AutoModelForSeq2SeqLM.from_config(loaded.config)) is type(model)
-
-
-@torch.no_grad()
-def test_untied_embeddings_are_three_matrices(make, source, target, tmp_path):
-    model = make(tie_word_embeddings=False, share_embeddings=True)
-    model.save_pretrained(tmp_path)
-    matrices = [
-        x for x in load_file(tmp_path / "model.safetensors").values() if x.shape[0] == VOCABULARY and x.dim() > 1
-    ]
-    assert len(matrices) == 3
-    loaded = LinformerForConditionalGeneration.from_pretrained(tmp_path)
-    assert_close(loaded(source, labels=target).logits, model(source, labels=target).logits)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models.auto import OpenedByAutoClasses
+from torch_linformer.models.base_configuration import BaseConfig
 from torch_linformer.opening.pretrained import UNUSED, longest_input
 
 OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration
@@ -25,7 +25,7 @@ def is_own_code(cls: type) -> bool:
 
 def names_own_code(config: PreTrainedConfig) -> bool:
     """Whether a configuration names code in its folder that opens the model."""
-    auto_map = {} if isinstance(config, OpenedByAutoClasses) else getattr(config, "auto_map", None) or {}
+    auto_map = {} if isinstance(config, BaseConfig) else getattr(config, "auto_map", None) or {}
     return is_own_code(type(config)) or any(name.startswith("AutoModel") for name in auto_map)
 
 

@@ -172,32 +172,24 @@ def example_inputs(model: PreTrainedModel, length: int, rows: int = 1) -> dict[s
 def recorded_by(
     function: Callable[..., Any], model: PreTrainedModel, mask: Callable[..., Any] = lambda *args, **kwargs: None
 ) -> Iterator[None]:
-    """Meanwhile a model in evaluation mode attends by ``function``, and ``mask`` makes its masks."""
+    """Meanwhile a model in evaluation mode, and the models in it, attend by ``function``; ``mask`` makes the masks."""
     interfaces: tuple[Any, ...] = (AttentionInterface, AttentionMaskInterface)
     with one_at_a_time:
         AttentionInterface.register(RECORDER, function)
         AttentionMaskInterface.register(RECORDER, mask)
+        owned = (getattr(module, "config", None) for module in model.modules())
+        configs = {id(config): cast(Any, config) for config in owned if isinstance(config, PreTrainedConfig)}.values()
+        before = [config._attn_implementation for config in configs]
         try:
-            with attending_by(model, RECORDER), evaluating(model), torch.no_grad():
+            for config in configs:
+                config._attn_implementation = RECORDER
+            with evaluating(model), torch.no_grad():
                 yield
         finally:
+            for config, implementation in zip(configs, before, strict=True):
+                config._attn_implementation = implementation
             for interface in interfaces:
                 del interface._global_mapping[RECORDER]
-
-
-@contextmanager
-def attending_by(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Meanwhile a model, and the models in it, have another attention."""
-    owned = (getattr(module, "config", None) for module in model.modules())
-    configs = {id(config): cast(Any, config) for config in owned if isinstance(config, PreTrainedConfig)}.values()
-    before = [config._attn_implementation for config in configs]
-    for config in configs:
-        config._attn_implementation = name
-    try:
-        yield
-    finally:
-        for config, implementation in zip(configs, before, strict=True):
-            config._attn_implementation = implementation
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 A saved folder has one ``model_type``, ``linear_encoder``, whichever encoder it is; ``encoder_class`` in its
 ``config.json`` says of which class of transformers. So one registration opens all of them by the Auto classes.
+
+Replacing the attentions of a copy of the original's own class would do for a model in memory. Its folder would be one
+of that class: an Auto class builds it with its ordinary attention, and leaves the weights of slots out with a warning.
 """
 
 import functools

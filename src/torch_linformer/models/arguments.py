@@ -9,11 +9,13 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
 
 from torch_linformer.functional.padding import Padding
 
-F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 # What every model hands on to its backbone.
@@ -35,17 +37,12 @@ UNREAD = (
 )
 
 
-def typed(decorator: Any) -> Callable[[F], F]:
-    """A decorator that keeps the signature of what it decorates, which its own annotations do not say."""
-    return cast(Callable[[F], F], decorator)
-
-
 def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A ``forward`` with ``**kwargs`` that takes only names of transformers, and these others, among them.
+    """A ``forward`` that takes of ``**kwargs`` only names of transformers, and these others, and may return a tuple.
 
     Raises:
         TypeError: for another name, with the nearest right one.
-        ValueError: for a piece of rows, given to a model whose ``takes_pieces`` is not True, or cut by Accelerate.
+        ValueError: for a piece of rows, given to a model whose ``takes_pieces`` is not True.
     """
 
     def decorate(forward: Callable[P, T]) -> Callable[P, T]:
@@ -54,37 +51,43 @@ def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @wraps(forward)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-            _refuse_pieces_by_accelerate()
-            model, mask = args[0], kwargs.get("attention_mask", args[2] if len(args) > 2 else None)
-            if isinstance(mask, Padding) and not getattr(model, "takes_pieces", False):
+            model: Any = args[0]
+            mask = kwargs.get("attention_mask", args[2] if len(args) > 2 else None)
+            if isinstance(mask, Padding) and not model.takes_pieces:
                 raise ValueError(f"{type(model).__name__} needs whole rows: no piece of them can be its attention_mask")
             if "cache" in kwargs and kwargs.get("past_key_values") is None:
                 kwargs["past_key_values"] = kwargs.pop("cache")
-            for name in kwargs:
-                if name not in known:
-                    refuse(name, f"{type(args[0]).__name__}.forward()", names)
+            for name in kwargs.keys() - known:
+                refuse(name, f"{type(model).__name__}.forward()", names)
             return forward(*args, **kwargs)
 
-        return checked
+        return cast(Callable[P, T], can_return_tuple(checked))
 
     return decorate
 
 
-def _refuse_pieces_by_accelerate() -> None:
-    """Raise ``ValueError`` where Accelerate cuts rows into pieces, which a model would take for whole rows."""
-    if torch.compiler.is_compiling() or "accelerate.state" not in sys.modules:
-        return
-    state = sys.modules["accelerate.state"].AcceleratorState._shared_state
-    for name in ("cp_size", "sp_size"):
-        if (getattr(state.get("parallelism_config"), name, None) or 1) > 1:
-            raise ValueError(
-                f"{name} of accelerate's ParallelismConfig gives each process a piece of every row, and slots would be "
-                "made of that piece alone: take torch_linformer.distributed.context_parallel instead"
-            )
+def recording(run: Callable[P, T]) -> Callable[P, T]:
+    """What runs the layers, with the hidden states and attentions that its caller or the configuration asks for."""
+    return cast(Callable[P, T], merge_with_config_defaults(capture_outputs(run)))
 
 
 def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, Any]:
-    """``kwargs`` for the layers; raises ``ValueError`` where only boundaries tell packed rows apart."""
+    """``kwargs`` for the layers of a backbone.
+
+    Raises:
+        ValueError: only boundaries tell packed rows apart; or Accelerate cuts rows into pieces, which a model would
+            take for whole rows.
+    """
+    processes = not torch.compiler.is_compiling() and dist.is_available() and dist.is_initialized()
+    accelerate: Any = sys.modules.get("accelerate.state") if processes else None
+    if accelerate is not None and accelerate.is_initialized():
+        parallelism = accelerate.AcceleratorState().parallelism_config
+        for name in ("cp_size", "sp_size"):
+            if (getattr(parallelism, name, None) or 1) > 1:
+                raise ValueError(
+                    f"{name} of accelerate's ParallelismConfig gives each process a piece of every row, and slots "
+                    "would be made of that piece alone: take torch_linformer.distributed.context_parallel instead"
+                )
     boundaries = [name for name in BOUNDARIES if kwargs.get(name) is not None]
     if boundaries and position_ids is None:
         raise ValueError(

@@ -4,14 +4,12 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
 
 from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
 from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots.dense import check_length
-from torch_linformer.models.arguments import CACHE, known_arguments, typed, without_unread
+from torch_linformer.models.arguments import CACHE, known_arguments, recording, without_unread
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
@@ -22,37 +20,28 @@ from torch_linformer.nn.chunks import has_hooks
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 
-Inputs = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+class Inputs(NamedTuple):
+    """What is embedded: tensors ``(B, N)``, and ``inputs_embeds`` ``(B, N, C)``."""
+
+    input_ids: Tensor | None
+    token_type_ids: Tensor | None
+    position_ids: Tensor | None
+    inputs_embeds: Tensor | None
 
 
-class ForwardCall(NamedTuple):
-    """The arguments of a forward pass as the layers take them.
-
-    Attributes:
-        inputs: ``input_ids``, ``token_type_ids``, ``position_ids`` and ``inputs_embeds``.
-        padding: of their rows.
-        options: the other arguments.
-        rows: how tokens were moved to these rows; None if they were not.
-    """
-
-    inputs: Inputs
-    padding: Padding | None
-    options: dict[str, Any]
-    rows: Padding | PackedRows | None
-
-    def put_back(self, outputs: Any, square: bool) -> Any:
-        """Outputs where their tokens stood before they were moved; ``square``: attentions are (N, N)."""
-        rows = self.rows
-        if rows is None:
-            return outputs
-        for name, value in outputs.items():
-            if isinstance(value, Tensor):
-                outputs[name] = rows.restore(value)
-            elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
-                outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
-        if outputs.attentions is not None and square and isinstance(rows, PackedRows):
-            outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
+def put_back(outputs: Any, rows: Padding | PackedRows | None, square: bool) -> Any:
+    """Outputs where their tokens stood before they were moved to ``rows``; ``square``: attentions are (N, N)."""
+    if rows is None:
         return outputs
+    for name, value in outputs.items():
+        if isinstance(value, Tensor):
+            outputs[name] = rows.restore(value)
+        elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
+            outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
+    if outputs.attentions is not None and square and isinstance(rows, PackedRows):
+        outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
+    return outputs
 
 
 class LinformerBackbone(LinformerPreTrainedModel):
@@ -70,16 +59,16 @@ class LinformerBackbone(LinformerPreTrainedModel):
 
     def _prepare(
         self,
-        input_ids: Tensor | None,
+        inputs: Inputs,
         attention_mask: Tensor | Padding | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
         past_key_values: LinformerCache | None,
         use_cache: bool | None,
         kwargs: dict[str, Any],
-    ) -> "ForwardCall":
-        """These arguments of ``forward``, checked, with one document per row."""
+    ) -> tuple[Inputs, Padding | None, dict[str, Any], Padding | PackedRows | None]:
+        """These arguments of ``forward``, checked: what is embedded, one document per row, the padding of its rows, the
+        other arguments, and how tokens were moved to these rows, None if they were not.
+        """
+        input_ids, _, position_ids, inputs_embeds = inputs
         tokens = input_ids if inputs_embeds is None else inputs_embeds
         if tokens is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -99,11 +88,10 @@ class LinformerBackbone(LinformerPreTrainedModel):
         # Tokens are moved once for all layers; but what is recorded must lead to the output, so there each layer does.
         stays = padding is None or padding.order is None or any(self._records(kwargs))
         rows = padding if documents is None else documents
-        inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
         if rows is None or (stays and documents is None):
-            return ForwardCall(inputs, padding, kwargs, None)
-        moved = tuple(None if x is None else rows.justify(x) for x in inputs)
-        return ForwardCall(cast(Inputs, moved), rows.justified, kwargs, rows)
+            return inputs, padding, kwargs, None
+        moved = Inputs(*(None if x is None else rows.justify(x) for x in inputs))
+        return moved, rows.justified, kwargs, rows
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
@@ -164,16 +152,9 @@ class LinformerBackbone(LinformerPreTrainedModel):
             positions.num_embeddings = max_len
         self.config.max_position_embeddings = max_len
 
-    def _embed(
-        self,
-        input_ids: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        padding: Padding | None,
-        cache: LinformerCache | None,
-    ) -> Tensor:
+    def _embed(self, inputs: Inputs, padding: Padding | None, cache: LinformerCache | None) -> Tensor:
         """The embeddings of rows whose real tokens are counted, wherever they stand."""
+        input_ids, token_type_ids, position_ids, inputs_embeds = inputs
         start = None if cache is None else cache.tokens
         if padding is not None:
             inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
@@ -209,7 +190,6 @@ class LinformerModel(LinformerBackbone):
         self.encoder = build_encoder(config)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -251,34 +231,18 @@ class LinformerModel(LinformerBackbone):
                 causal, or packed rows are to be kept in one.
             RuntimeError: for packed rows in a compiled or exported graph, which cannot look for them.
         """
-        call = self._prepare(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            past_key_values,
-            use_cache,
-            kwargs,
-        )
-        outputs = self._run(*call.inputs, call.padding, **call.options)
-        return cast(BaseModelOutputWithPast, call.put_back(outputs, self.config.attention == "full"))
+        inputs = Inputs(input_ids, token_type_ids, position_ids, inputs_embeds)
+        inputs, padding, options, rows = self._prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        outputs = self._run(inputs, padding, **options)
+        return cast(BaseModelOutputWithPast, put_back(outputs, rows, self.config.attention == "full"))
 
-    @typed(merge_with_config_defaults)
-    @typed(capture_outputs)
+    @recording
     def _run(
-        self,
-        input_ids: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        padding: Padding | None,
-        past_key_values: LinformerCache | None,
-        **kwargs: Any,
+        self, inputs: Inputs, padding: Padding | None, past_key_values: LinformerCache | None, **kwargs: Any
     ) -> BaseModelOutputWithPast:
         need_weights, need_layers = self._records(kwargs)
         hidden = self.encoder(
-            self._embed(input_ids, token_type_ids, position_ids, inputs_embeds, padding, past_key_values),
+            self._embed(inputs, padding, past_key_values),
             src_key_padding_mask=padding,
             need_weights=need_weights,
             need_layers=need_layers,

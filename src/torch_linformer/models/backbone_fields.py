@@ -29,12 +29,14 @@ TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")  # whose owner is the 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range")
 
 
-def as_linear_config(backbone: dict[str, Any] | PreTrainedConfig) -> LinearConfig:
-    """The configuration of a linear encoder, perhaps from its fields.
+def fill_from_backbone(config: Any) -> None:
+    """Let the fields of a LinformerConfig say what its ``backbone_config`` says.
 
     Raises:
-        ValueError: it is that of another model.
+        ValueError: it is that of another model; or one of them says something else, or is an option of Linformer's own
+            layers.
     """
+    backbone = config.backbone_config
     if isinstance(backbone, dict) and backbone.get("model_type") == MODEL_TYPE:
         backbone = LinearConfig.from_dict(backbone)
     if not isinstance(backbone, LinearConfig):
@@ -43,20 +45,11 @@ def as_linear_config(backbone: dict[str, Any] | PreTrainedConfig) -> LinearConfi
             f"backbone_config must be that of a linear encoder, got one of {kind}: take "
             "torch_linformer.linearize(model).config"
         )
-    return backbone
-
-
-def fill_from_backbone(config: Any) -> None:
-    """Let the fields of a LinformerConfig say what its ``backbone_config`` says.
-
-    Raises:
-        ValueError: one of them says something else, or is an option of Linformer's own layers.
-    """
-    config.backbone_config = as_linear_config(config.backbone_config)
-    own = fields_of(config.backbone_config)
+    config.backbone_config = backbone
+    own = fields_of(backbone)
     of_windows: tuple[str, ...] = ()
     if config.read_window is not None:
-        if config.backbone_config.linformer is not None:
+        if backbone.linformer is not None:
             raise ValueError(
                 f"read_window={config.read_window} is for an encoder with its ordinary attention, and this one is "
                 "linear and reads rows in one pass: leave it out"
@@ -79,7 +72,7 @@ def fill_from_backbone(config: Any) -> None:
                 )
             setattr(config, name, own[name])
         elif name in TOKENS:
-            setattr(config, name, getattr(config.backbone_config, name) if value == field.default else value)
+            setattr(config, name, getattr(backbone, name) if value == field.default else value)
         elif name not in OF_HEADS and name not in _OF_TRANSFORMERS and value != field.default:
             raise ValueError(
                 f"{name}={value!r} is for layers of Linformer, and backbone_config has others: leave it out"

@@ -6,9 +6,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.utils.generic import can_return_tuple
 
-from torch_linformer.models.arguments import CACHE, known_arguments, typed
+from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
@@ -38,7 +37,6 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         self.lm_head = LinformerLMHead(config)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments("shift_labels")  # by name it would be a label of which the Trainer asks for every batch
     def forward(
         self,

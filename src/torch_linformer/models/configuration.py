@@ -11,9 +11,8 @@ from transformers.activations import ACT2FN
 from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
 from torch_linformer.lengths import longest_input
 from torch_linformer.models.arguments import CACHE_NAMES
-from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.backbone_fields import fill_from_backbone
-from torch_linformer.models.keywords import CheckedKeywords, OverriddenByText
+from torch_linformer.models.base_configuration import BaseConfig
 from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
@@ -47,7 +46,7 @@ FIELDS = (
 
 
 @strict
-class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
+class LinformerConfig(BaseConfig):
     """What a Linformer model is built from. Defaults have the dimensions of RoBERTa-base at 4,096 tokens.
 
     It has the usual fields of transformers, and these.

@@ -5,12 +5,11 @@ from typing import Any, Literal, cast
 from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+from transformers.utils.output_capturing import OutputRecorder
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import CACHE, known_arguments, typed
-from torch_linformer.models.backbone import LinformerBackbone, read_attention_mask
+from torch_linformer.models.arguments import CACHE, known_arguments, recording
+from torch_linformer.models.backbone import Inputs, LinformerBackbone, put_back, read_attention_mask
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
@@ -45,7 +44,6 @@ class LinformerDecoderModel(LinformerBackbone):
         self.check_resize(max_len, mode)
         self.resize_positions(max_len, mode)
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -71,21 +69,16 @@ class LinformerDecoderModel(LinformerBackbone):
                 holds several targets.
         """
         refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
-        call = self._prepare(
-            input_ids, attention_mask, None, position_ids, inputs_embeds, past_key_values, use_cache, kwargs
-        )
-        outputs = self._run(*call.inputs, call.padding, encoder_hidden_states, encoder_attention_mask, **call.options)
+        inputs = Inputs(input_ids, None, position_ids, inputs_embeds)
+        inputs, padding, options, rows = self._prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        outputs = self._run(inputs, padding, encoder_hidden_states, encoder_attention_mask, **options)
         square = self.config.attention == "full"
-        return cast(BaseModelOutputWithPastAndCrossAttentions, call.put_back(outputs, square))
+        return cast(BaseModelOutputWithPastAndCrossAttentions, put_back(outputs, rows, square))
 
-    @typed(merge_with_config_defaults)
-    @typed(capture_outputs)
+    @recording
     def _run(
         self,
-        input_ids: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
+        inputs: Inputs,
         padding: Padding | None,
         encoder_hidden_states: Tensor | None,
         encoder_attention_mask: Tensor | None,
@@ -95,7 +88,7 @@ class LinformerDecoderModel(LinformerBackbone):
         need_weights, _ = self._records(kwargs)
         memory, memory_padding = self._memory(encoder_hidden_states, encoder_attention_mask, past_key_values)
         hidden = self.decoder(
-            self._embed(input_ids, token_type_ids, position_ids, inputs_embeds, padding, past_key_values),
+            self._embed(inputs, padding, past_key_values),
             memory,
             tgt_key_padding_mask=padding,
             memory_key_padding_mask=memory_padding,

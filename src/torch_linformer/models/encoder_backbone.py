@@ -8,7 +8,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.encoders.classes import LinearConfig, linear_class, linear_or_original
 from torch_linformer.encoders.families import OWN_ATTENTION
@@ -19,7 +18,7 @@ from torch_linformer.functional.attention.softmax_parts import check_exact_token
 from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots.dense import check_length
-from torch_linformer.models.arguments import known_arguments, typed, without_unread
+from torch_linformer.models.arguments import known_arguments, without_unread
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.backbone_fields import inputs_of
 from torch_linformer.models.configuration import LinformerConfig
@@ -40,8 +39,8 @@ def backbone_of(config: LinformerConfig) -> "LinformerModel | EncoderBackbone":
 class EncoderBackbone(LinformerPreTrainedModel):
     """Token ids in, hidden states out, as :class:`LinformerModel`, of a linear encoder of transformers.
 
-    Padding may stand on either side, or in the middle: real tokens are counted, as far as the encoder takes
-    ``position_ids``, and come out as if the row had none.
+    Padding may stand on either side, or in the middle: real tokens come out as if the row had none, if the encoder
+    takes ``position_ids``, which count real tokens.
 
     Args:
         config: its ``backbone_config`` is that of the encoder; where ``linformer`` in it is None, the encoder has its
@@ -91,7 +90,6 @@ class EncoderBackbone(LinformerPreTrainedModel):
         self.body.set_input_embeddings(value)
         self.body.config.vocab_size = cast(nn.Embedding, value).num_embeddings
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,

@@ -1,4 +1,9 @@
-"""Task heads on the Linformer backbone."""
+"""Task heads on the Linformer backbone.
+
+Those that transformers has for any backbone (``GenericForTokenClassification`` and its kin) are for decoders: they read
+no ``token_type_ids``, take the last token that is not ``pad_token_id`` for the whole row, whatever the mask, look for
+answers in padding too, and name the last layer otherwise than saved folders do.
+"""
 
 from typing import Any
 
@@ -14,10 +19,9 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import known_arguments, typed
+from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.encoder_backbone import EncoderBackbone, backbone_of
@@ -44,7 +48,6 @@ class LabeledModel(LinformerPreTrainedModel):
     takes_pieces = True
     scores_tokens = True  # each token has logits of its own, so a row may hold several documents
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -112,7 +115,6 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -165,7 +167,6 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         self.classifier = nn.Linear(self.pooler.out_features, 1)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -245,7 +246,6 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
         self.lm_head = LinformerLMHead(config)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,

@@ -29,7 +29,7 @@ class Words(NamedTuple):
 
 
 class LexicalHead(nn.Module):
-    r"""A linear map of the TF-IDF of a row's words, made of token ids alone.
+    r"""A linear map of the TF-IDF of a row's words, made of nothing but token ids.
 
     .. math::
         z = \sum_{\text{kinds}} \frac{x}{\lVert x \rVert_2} W + b, \qquad
@@ -56,9 +56,9 @@ class LexicalHead(nn.Module):
         idf: a buffer, ``(features,)``; 0 until it is fitted.
         spelling: a buffer, ``(vocab_size,)``: the polynomial of each token's letters, −1 for none (the first value).
         sizes: a buffer, ``(vocab_size,)``: how many letters each has.
-        joins: a buffer, bool ``(2, vocab_size)``: whether a token goes on with the word of the one before it, if that
-            lets itself be gone on with, which is told next.
-        letters: a buffer, ``(vocab_size, letters)``, 0 behind the last one; None without n-grams.
+        joins: a buffer, bool ``(2, vocab_size)``: whether a token continues the word of the token before it, and
+            whether the token after it may continue its word. Two tokens are joined where both hold.
+        letters: a buffer, ``(vocab_size, letters)``, 0 after the last one; None without n-grams.
     """
 
     codes: Tensor
@@ -168,8 +168,8 @@ class LexicalHead(nn.Module):
         return torch.where(words.real & (self.codes[place] == words.codes), place, len(self.codes))
 
     def weigh(self, words: Words) -> tuple[Tensor, Tensor]:
-        """The rows of W ``(B, M)`` and the :math:`x_f / \\lVert x \\rVert` of each; a feature that stands twice has 0
-        the second time, as has what does not count."""
+        """The rows of W ``(B, M)`` and the :math:`x_f / \\lVert x \\rVert` of each: 0 where a feature is repeated, and
+        for what does not count."""
         # Equal ones side by side, those that do not count last: no array has a column for every feature.
         features = self.find(words).sort(dim=1).values
         first = (features != features.roll(1, dims=1)) | (torch.arange(features.shape[1], device=features.device) == 0)

@@ -31,10 +31,10 @@ class LexicalVector(SavedModule):
     As in feature hashing (Weinberger et al. 2009, arXiv 0902.2206) each feature has a column h and a sign g, so the
     product of two sketches is that of two x but for the products of features that share a column. Hashed columns make
     that about one in :math:`\sqrt{\text{width}}`; those that
-    :func:`~torch_linformer.tasks.lexical_vector_fit.fit_vector` chooses make it less. Pairs are so many that they would
-    fill a sketch with noise: it has none of them. Who keeps x itself, as a sparse row, loses nothing
-    (:func:`~torch_linformer.tasks.word_rows.word_rows`). A row without tokens has y = 0. Padding counts for
-    nothing, on any side.
+    :func:`~torch_linformer.tasks.lexical_vector_fit.fit_vector` chooses make it less. There are too many
+    pairs for a sketch, which they would fill with noise: it has none of them. Who keeps x itself, as a sparse row,
+    loses nothing (:func:`~torch_linformer.tasks.word_rows.word_rows`). A row without tokens has y = 0. Padding counts
+    for nothing, on any side.
 
     In a folder of sentence-transformers this is a module of its own, the last one.
 

@@ -1,4 +1,7 @@
-"""A few vectors of a row instead of one: each of the mean of a piece of its hidden states, beside that of the whole."""
+"""A few vectors of a row instead of one: each of the mean of a passage, beside that of the whole.
+
+The class is named after pieces, and not after passages, because saved folders of sentence-transformers name it.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -8,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from torch_linformer.functional.padding import Padding
+from torch_linformer.models.row_windows import Windows
 from torch_linformer.models.saved_module import SavedModule
 
 LEAST_TOKENS = 64  # that a vector stands for where a row is read at once: a shorter row, such as most queries, has one
@@ -33,16 +38,16 @@ def largest_products(queries: Tensor, documents: Tensor) -> Tensor:
 
 
 class PieceVectors(SavedModule):
-    r"""Vectors ``(B, M, C)`` of length 1 of rows: M pieces of equally many neighboring tokens, or windows.
+    r"""Vectors ``(B, M, C)`` of length 1 of rows: of M passages of equally many neighboring tokens, or windows.
 
     .. math:: d_m = \frac{W u_m + b}{\lVert W u_m + b \rVert}, \qquad
         u_m = \frac{v_m}{\lVert v_m \rVert}, \qquad
         v_m = \frac{h_m}{\lVert h_m \rVert} + \frac{h}{\lVert h \rVert}
 
-    :math:`h_m` is the mean of the last hidden states of a piece and h that of the whole row, without which a piece is
-    found for what other documents have as well (docs/log.md). Where the encoder reads the row at once its states know
-    all of it ("late chunking", Günther et al. 2024, arXiv 2409.04701). A row has as many pieces as :meth:`number` says;
-    where these are fewer than M they are repeated, which changes no :func:`largest_products`.
+    :math:`h_m` is the mean of the last hidden states of a passage and h that of the whole row, without which a passage
+    is found for what other documents have as well (docs/log.md). Where the encoder reads the row at once its states
+    know all of it ("late chunking", Günther et al. 2024, arXiv 2409.04701). A row has as many passages as
+    :meth:`number` says; where these are fewer than M they are repeated, which changes no :func:`largest_products`.
 
     In a folder of sentence-transformers this is a module of its own, unless rows are read in windows.
 
@@ -86,7 +91,7 @@ class PieceVectors(SavedModule):
         return self.window - len(self.before) - len(self.after)
 
     def number(self, tokens: Tensor) -> Tensor:
-        """How many vectors rows of so many tokens have: one for each window, or for each 64 tokens; M at most."""
+        """How many vectors rows of these lengths have: one for each window, or for each 64 tokens; M at most."""
         if self.window is None:
             least = (tokens / LEAST_TOKENS).ceil()
         else:
@@ -125,27 +130,20 @@ class PieceVectors(SavedModule):
         self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any
     ) -> list[Tensor]:
         """The mean of the last hidden states of each window, and its tokens in one column more: ``(windows, C + 1)`` of
-        each row, in float32. A row of one window is read as the encoder reads it by itself.
+        each row, in float32. A row of one window is read as it is.
         """
-        before, after = (input_ids.new_tensor(ids) for ids in (self.before, self.after))
-        windows: list[Tensor] = []
-        counts = []
-        for ids, real in zip(input_ids, attention_mask != 0, strict=True):
-            row = ids[real]
-            text = row[len(before) : max(len(before), len(row) - len(after))]
-            parts = [torch.cat([before, part, after]) for part in torch.split(text, self.room)] or [row]
-            windows += parts
-            counts.append(len(parts))
-        means: list[Tensor] = []
-        for begin in range(0, len(windows), AT_ONCE):
-            part = windows[begin : begin + AT_ONCE]
-            ids = pad_sequence(part, batch_first=True)
-            mask = pad_sequence([torch.ones_like(window) for window in part], batch_first=True)
-            hidden = model(input_ids=ids, attention_mask=mask, **options).last_hidden_state.float()
-            tokens = mask.sum(dim=1, keepdim=True)
-            sums = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0).sum(dim=1)
+        assert self.window is not None
+        windows = Windows.of(Padding(attention_mask == 0), self.window, len(self.before), len(self.after))
+        ids, means = windows.cut(input_ids), []
+        for begin in range(0, len(ids), AT_ONCE):
+            real = windows.real[begin : begin + AT_ONCE]
+            real = real[:, : int(real.sum(dim=1).max())]
+            part = ids[begin : begin + AT_ONCE, : real.shape[1]].masked_fill(~real, 0)
+            hidden = model(input_ids=part, attention_mask=real.long(), **options).last_hidden_state.float()
+            tokens = real.sum(dim=1, keepdim=True)
+            sums = hidden.masked_fill(~real.unsqueeze(-1), 0.0).sum(dim=1)
             means.append(torch.cat([sums / tokens.clamp(min=1), tokens], dim=1))
-        return list(torch.split(torch.cat(means), counts))
+        return list(torch.split(torch.cat(means), windows.counts))
 
     def of_windows(self, windows: Sequence[Tensor]) -> Tensor:
         """The vectors of rows, from what :meth:`windows` gives of each."""
@@ -159,15 +157,15 @@ class PieceVectors(SavedModule):
         return F.normalize(F.linear(joined, self.map.weight, self.map.bias), dim=-1)
 
     def joined(self, means: Tensor, tokens: Tensor, number: Tensor) -> Tensor:
-        """u ``(B, M, C)`` of the means ``(B, W, C)`` of parts of rows with so many tokens, in ``number`` pieces."""
+        """u ``(B, M, C)`` of the means ``(B, W, C)`` of parts of rows with these ``tokens``, in ``number`` passages."""
         real = tokens > 0
-        piece = (real.cumsum(dim=1) - 1) * number // real.sum(dim=1, keepdim=True).clamp(min=1)
-        members = F.one_hot(piece.clamp(min=0), self.most).to(means.dtype) * tokens.unsqueeze(-1)
+        passage = (real.cumsum(dim=1) - 1) * number // real.sum(dim=1, keepdim=True).clamp(min=1)
+        members = F.one_hot(passage.clamp(min=0), self.most).to(means.dtype) * tokens.unsqueeze(-1)
         sums = members.transpose(1, 2) @ means.masked_fill(~real.unsqueeze(-1), 0.0)
         places = torch.arange(self.most, device=means.device) % number
-        pieces = sums.gather(1, places.unsqueeze(-1).expand_as(sums))
+        passages = sums.gather(1, places.unsqueeze(-1).expand_as(sums))
         whole = F.normalize(sums.sum(dim=1, keepdim=True), dim=-1)
-        return F.normalize(F.normalize(pieces, dim=-1) + whole, dim=-1)
+        return F.normalize(F.normalize(passages, dim=-1) + whole, dim=-1)
 
     def get_embedding_dimension(self) -> int:
         """Numbers of a vector, by the name that sentence-transformers asks for."""

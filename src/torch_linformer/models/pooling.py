@@ -23,7 +23,7 @@ def pool(hidden: Tensor, attention_mask: Tensor | Padding | None, pooling: str) 
     ``attention_mask`` is a piece of the rows, the vectors are those of whole rows.
     """
     if isinstance(attention_mask, Padding):
-        return _pool_pieces(hidden, attention_mask, pooling)
+        return _pool_piece(hidden, attention_mask, pooling)
     every_token = hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
     real = every_token if attention_mask is None else attention_mask != 0
     if pooling == "mean_max":
@@ -43,10 +43,10 @@ def pool(hidden: Tensor, attention_mask: Tensor | Padding | None, pooling: str) 
     return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
 
 
-def _pool_pieces(hidden: Tensor, piece: Padding, pooling: str) -> Tensor:
+def _pool_piece(hidden: Tensor, piece: Padding, pooling: str) -> Tensor:
     """:func:`pool` of rows of which ``hidden`` ``(B, n, C)`` is a piece."""
     if pooling == "mean_max":
-        return torch.cat([_pool_pieces(hidden, piece, part) for part in ("mean", "max")], dim=-1)
+        return torch.cat([_pool_piece(hidden, piece, part) for part in ("mean", "max")], dim=-1)
     no_tokens = piece.tokens == 0
     if pooling in ("cls", "last"):
         states = find_exact_tokens(hidden, piece, int(pooling == "cls"), int(pooling == "last")).take(hidden)
@@ -103,7 +103,7 @@ class DocumentVectors(nn.Module):
     Args:
         pooling: of the hidden states, see :func:`~torch_linformer.models.pooling.pool`.
         lexical: what the words add; None for nothing.
-        pieces: makes vectors of the means of pieces of a row; None for the pooled states as they are.
+        pieces: makes vectors of the means of passages of a row; None for the pooled states as they are.
     """
 
     def __init__(self, pooling: str, lexical: LexicalVector | None = None, pieces: PieceVectors | None = None) -> None:

@@ -9,14 +9,14 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.output_capturing import OutputRecorder, maybe_install_capturing_hooks
 
+from torch_linformer.encoders.classes import init_slots
 from torch_linformer.models.auto import NotCopied
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.stacks import BLOCKS
 from torch_linformer.nn.attention import Attention
-from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.attention.slot_maps import maps_in, resize_maps
-from torch_linformer.nn.dynamic_projection import FIRST_SCORE, STD, CausalProjection, DynamicProjection
+from torch_linformer.nn.dynamic_projection import FIRST_SCORE, CausalProjection
 from torch_linformer.nn.projection import SequenceProjection
 
 
@@ -36,6 +36,7 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
     # divide by the size of a whole step, and multiplies by processes and accumulated batches.
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
+    takes_pieces = False  # each process may hold a piece of the rows (torch_linformer.distributed)
     _no_split_modules = BLOCKS
     # A stack hands its map to every layer: Accelerate would move it, weights and all, to where each layer is.
     _skip_keys_device_placement = ["shared_projection"]  # noqa: RUF012 - transformers reads it from the class
@@ -51,7 +52,7 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
     def compile(self, *args: Any, **options: Any) -> None:
         """:meth:`torch.nn.Module.compile`, for calls with ``output_hidden_states`` too.
 
-        Transformers installs its hooks in the first such call, behind a lock at which a graph would break.
+        Transformers installs its hooks in the first such call and holds a lock, where a graph would break.
         """
         maybe_install_capturing_hooks(self)
         super().compile(*args, **options)
@@ -59,21 +60,15 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # type: ignore[no-untyped-call]
+        init_slots(module)
         if isinstance(module, SequenceProjection) and module.weight is not None:
             init.normal_(module.weight, mean=0.0, std=module.init_std)
-        if isinstance(module, DynamicProjection):
-            init.normal_(module.weight, mean=0.0, std=STD)
-            init.zeros_(module.shift)
-            init.zeros_(module.log_steepness)
         if isinstance(module, CausalProjection):
             init.normal_(module.address, mean=0.0, std=module.address.shape[1] ** -0.5)
             init.copy_(module.log_time, module.first_log_time().expand_as(module.log_time))
             init.constant_(module.score_bias, FIRST_SCORE)
         if isinstance(module, LexicalHead):
             module.reset_parameters()
-        if isinstance(module, SlotTerms):
-            for parameter in module.parameters():
-                init.zeros_(parameter)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.

@@ -68,6 +68,12 @@ class Windows:
         return windows
 
     @property
+    def counts(self) -> list[int]:
+        """How many windows each row has."""
+        rows: list[int] = torch.bincount(self.source[:, 0] // self.padding.length).tolist()
+        return rows
+
+    @property
     def mask(self) -> Tensor:
         """The attention mask of the windows, ``(W, n)``."""
         return self.real.long()

@@ -7,9 +7,8 @@ from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.generation.utils import GenerateOutput
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
-from transformers.utils.generic import can_return_tuple
 
-from torch_linformer.models.arguments import CACHE, known_arguments, typed
+from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
@@ -112,9 +111,9 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
 
     def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> GenerateOutput | LongTensor:
         """As transformers' ``generate``. ``labels`` are not read: Seq2SeqTrainer hands them on where it evaluates."""
-        return GenerationMixin.generate(cast(Any, self), *args, **kwargs)
+        generated: GenerateOutput | LongTensor = GenerationMixin.generate(cast(Any, self), *args, **kwargs)
+        return generated
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,

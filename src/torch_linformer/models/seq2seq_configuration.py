@@ -5,9 +5,8 @@ from typing import Any, Self, cast
 from huggingface_hub.dataclasses import strict
 
 from torch_linformer.models.arguments import CACHE_NAMES
-from torch_linformer.models.auto import OpenedByAutoClasses
+from torch_linformer.models.base_configuration import BaseConfig
 from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
-from torch_linformer.models.keywords import CheckedKeywords, OverriddenByText
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.options import (
     DEFAULTS,
@@ -29,8 +28,13 @@ OF_THE_PARTS = (
 )
 
 
+def _of(part: str, name: str) -> Any:
+    """A field of one of the parts, that transformers asks of the whole."""
+    return property(lambda config: getattr(getattr(config, part), name))
+
+
 @strict
-class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
+class LinformerSeq2SeqConfig(BaseConfig):
     """What an encoder-decoder is built from: two configurations, and how the second reads the first.
 
     It has the usual fields of transformers, and these.
@@ -107,7 +111,13 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
             self.memory_sharing = DEFAULTS["sharing"] if unshared else encoder.sharing
         self._check_memory()
         if self.share_embeddings and self.tie_word_embeddings:
-            _check_same_embeddings(encoder, decoder)
+            for name in ("vocab_size", "hidden_size", "pad_token_id"):
+                ours, theirs = getattr(encoder, name), getattr(decoder, name)
+                if ours != theirs:
+                    raise ValueError(
+                        f"share_embeddings=True needs one {name}, got {ours} in the encoder and {theirs} in the "
+                        "decoder: give share_embeddings=False"
+                    )
         self.pad_token_id = decoder.pad_token_id if self.pad_token_id is None else self.pad_token_id
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.pad_token_id if self.bos_token_id is None else self.bos_token_id
@@ -133,26 +143,11 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
         if self.share_embeddings and self.tie_word_embeddings:
             cast(LinformerConfig, self.encoder).vocab_size = value
 
-    @property
-    def hidden_size(self) -> int:
-        return cast(LinformerConfig, self.decoder).hidden_size
-
-    @property
-    def num_hidden_layers(self) -> int:
-        return cast(LinformerConfig, self.decoder).num_hidden_layers
-
-    @property
-    def num_attention_heads(self) -> int:
-        return cast(LinformerConfig, self.decoder).num_attention_heads
-
-    @property
-    def num_key_value_heads(self) -> int | None:
-        return cast(LinformerConfig, self.decoder).num_key_value_heads
-
-    @property
-    def max_position_embeddings(self) -> int:
-        """Of the source: the longest input."""
-        return cast(LinformerConfig, self.encoder).max_position_embeddings
+    hidden_size = _of("decoder", "hidden_size")
+    num_hidden_layers = _of("decoder", "num_hidden_layers")
+    num_attention_heads = _of("decoder", "num_attention_heads")
+    num_key_value_heads = _of("decoder", "num_key_value_heads")
+    max_position_embeddings = _of("encoder", "max_position_embeddings")  # of the source: the longest input
 
     def _check_memory(self) -> None:
         encoder, decoder = cast(LinformerConfig, self.encoder), cast(LinformerConfig, self.decoder)
@@ -182,13 +177,3 @@ def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
 
 def _as_config(config: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:
     return config if isinstance(config, LinformerConfig) else LinformerConfig(**{**defaults, **(config or {})})
-
-
-def _check_same_embeddings(encoder: LinformerConfig, decoder: LinformerConfig) -> None:
-    for name in ("vocab_size", "hidden_size", "pad_token_id"):
-        ours, theirs = getattr(encoder, name), getattr(decoder, name)
-        if ours != theirs:
-            raise ValueError(
-                f"share_embeddings=True needs one {name}, got {ours} in the encoder and {theirs} in the decoder: give "
-                "share_embeddings=False"
-            )

@@ -6,10 +6,9 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import SequenceClassifierOutput
-from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import known_arguments, typed
+from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.encoder_backbone import backbone_of
 from torch_linformer.models.heads import LabeledModel, classifier_dropout
@@ -59,7 +58,6 @@ class LinformerForSequenceClassification(LabeledModel):
             self.lexical = LexicalHead(*sizes)
         self.post_init()
 
-    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
