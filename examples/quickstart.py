@@ -24,5 +24,5 @@ for name, model, rows in (("original, 32 windows", original, windows), ("linear,
     start = time.perf_counter()
     with torch.inference_mode():
         vectors.append(model(rows).last_hidden_state.mean(dim=(0, 1)))
-    print(f"{name}: {time.perf_counter() - start:.1f} s")
+    print(f"{name}, seconds: {time.perf_counter() - start:.1f}")
 print(f"cosine of the two vectors: {torch.cosine_similarity(*vectors, dim=0).item():.3f}")
