@@ -10,13 +10,11 @@ from torch_linformer.models.configuration import LinformerConfig, take_fields, w
 from torch_linformer.models.keywords import CheckedKeywords, OverriddenByText
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.options import (
-    DEFAULTS,
     DENSE,
     PARAMETERLESS,
-    AttentionOptions,
+    AttentionConfig,
     check_activation_memory,
     check_k,
-    check_values,
 )
 
 OF_THE_PARTS = (
@@ -104,7 +102,7 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
         self.memory_projection = encoder.projection if self.memory_projection is None else self.memory_projection
         if self.memory_sharing is None:
             unshared = self.memory_projection in PARAMETERLESS
-            self.memory_sharing = DEFAULTS["sharing"] if unshared else encoder.sharing
+            self.memory_sharing = AttentionConfig.sharing if unshared else encoder.sharing
         self._check_memory()
         if self.share_embeddings and self.tie_word_embeddings:
             _check_same_embeddings(encoder, decoder)
@@ -160,7 +158,6 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
             return
         options = memory_options(self)
         try:
-            check_values(options)
             SlotContext.check_options(options)
         except ValueError as error:
             raise ValueError(f"memory_{error}") from None
@@ -169,7 +166,7 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
             check_k(k, encoder.max_position_embeddings, name="memory_k", limit=limit)
 
 
-def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
+def memory_options(config: LinformerSeq2SeqConfig) -> AttentionConfig:
     """The options of the decoder's attention to the encoder's output."""
     encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
     options: dict[str, Any] = {"num_kv_heads": decoder.num_key_value_heads, "head_dim": decoder.head_dim}
@@ -177,7 +174,7 @@ def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
         options |= {"projection": config.memory_projection, "sharing": config.memory_sharing}
         if config.memory_projection in DENSE:
             options["length_scaling"] = encoder.length_scaling
-    return AttentionOptions(**{**DEFAULTS, **options})  # type: ignore[typeddict-item]
+    return AttentionConfig(**options)
 
 
 def _as_config(config: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:

@@ -1,8 +1,8 @@
 """The transformer decoder over Linformer attention, layer and stack, with the signatures of ``torch.nn``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,35 @@ from torch_linformer.nn.chunks import Chunks, must_be_called
 from torch_linformer.nn.layer import TransformerLayer
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import (
-    LayerOptions,
-    StackOptions,
+    AttentionConfig,
+    LayerConfig,
+    StackConfig,
     check_activation_memory,
+    check_k,
     default_k,
-    memory_slots,
-    split_attentions,
-    split_options,
-    split_stack_options,
 )
 from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.stack import Stack, plan_layers
+
+OF_TARGET = ("window", "rotary_dim")  # options of the self-attention
+OF_MEMORY = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")
+
+
+def _attentions_of(config: LayerConfig, options: Mapping[str, Any]) -> tuple[AttentionConfig, AttentionConfig]:
+    """The self-attention, which is causal, and the attention to the memory, which is not."""
+    for name in ("causal", "slot_bias"):
+        if name in options:
+            raise TypeError(f"a decoder layer takes no {name}: its self-attention is causal, its memory is read whole")
+    target = {name: value for name, value in config.attention.items() if name not in (*OF_MEMORY, "causal")}
+    memory = {name: value for name, value in config.attention.items() if name not in OF_TARGET}
+    return AttentionConfig(**target, causal=True), AttentionConfig(**memory)
+
+
+def _memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:
+    """Slots of a memory where the target has ``k``; raises ``ValueError`` for a number that does not fit."""
+    slots = min(k, memory_len) if memory_k is None else memory_k
+    check_k(slots, memory_len, name="memory_k", limit="memory_len")
+    return slots
 
 
 class DecoderLayer(TransformerLayer):
@@ -137,7 +155,7 @@ class LinformerDecoderLayer(DecoderLayer):
         memory_len: longest memory, in tokens; ``max_len`` by default.
         memory_k: slots of the memory, 1 to ``memory_len``; by default ``k``, or ``memory_len`` if that is less.
         memory_dim: width of the memory, C by default.
-        options: :class:`~torch_linformer.nn.options.LayerOptions`: ``window`` and ``rotary_dim`` of the self-attention,
+        options: :class:`~torch_linformer.nn.options.LayerConfig`: ``window`` and ``rotary_dim`` of the self-attention,
             ``projection``, ``sharing`` (not ``layerwise``, which belongs to :class:`LinformerDecoder`),
             ``length_scaling``, ``slot_mass``, ``exact_first`` and ``exact_last`` of the memory (the self-attention has
             no exact tokens), ``num_kv_heads``, ``head_dim`` and ``attention_dropout`` of both, ``gated``,
@@ -166,21 +184,24 @@ class LinformerDecoderLayer(DecoderLayer):
         memory_dim: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[LayerOptions],
+        **options: Any,
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
         k = default_k(max_len) if k is None else k
-        parts = split_options(options, dropout, self)
-        target_options, memory_options = split_attentions(parts.attention)
+        config = LayerConfig.of(self, options)
+        target, memory = _attentions_of(config, options)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
-        slots = memory_slots(k, memory_k, memory_len)
-        memory_options |= {"kdim": memory_dim, "vdim": memory_dim}
+        linears["dropout"] = config.dropout_of_weights(dropout)
+        slots = _memory_slots(k, memory_k, memory_len)
         super().__init__(
-            LinformerAttention(d_model, nhead, max_len, k, **linears, **target_options),
-            LinformerAttention(d_model, nhead, memory_len, slots, **linears, **memory_options),
+            LinformerAttention(d_model, nhead, max_len, k, **linears, **target.attention),
+            LinformerAttention(
+                d_model, nhead, memory_len, slots, kdim=memory_dim, vdim=memory_dim, **linears, **memory.attention
+            ),
             *(dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias),
-            **parts.layer,
+            gated=config.gated,
+            chunk_size=config.chunk_size,
             **factory,
         )
 
@@ -235,7 +256,7 @@ class LinformerDecoder(Decoder):
         num_layers: layers.
         k: slots of the target, one number, min(256, max_len / 4) by default, or one a layer.
         memory_k: slots of the memory, one number or one a layer.
-        options: :class:`~torch_linformer.nn.options.StackOptions`: those of the layer, with ``sharing`` also
+        options: :class:`~torch_linformer.nn.options.StackConfig`: those of the layer, with ``sharing`` also
             ``layerwise`` (one E = F for the memory in the whole stack, owned here as ``shared_projection``), and
             ``final_norm``, ``activation_memory`` (``none`` or ``checkpoint``).
 
@@ -263,33 +284,36 @@ class LinformerDecoder(Decoder):
         memory_dim: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[StackOptions],
+        **options: Any,
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
-        parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
-        check_activation_memory(activation_memory, norm_first, decoder=True)
+        config = StackConfig.of(self, options)
+        check_activation_memory(config.activation_memory, norm_first, decoder=True)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
-        target_options, memory_options = split_attentions(parts.attention)
-        target_k = plan_layers(k, num_layers, max_len, d_model, {}).k
+        linears["dropout"] = config.dropout_of_weights(dropout)
+        target, memory = _attentions_of(config, options)
+        target_k = plan_layers(k, num_layers, max_len, d_model, AttentionConfig()).k
         if memory_k is None:
-            memory_k = [memory_slots(layer_k, None, memory_len) for layer_k in target_k]
+            memory_k = [_memory_slots(layer_k, None, memory_len) for layer_k in target_k]
         width = d_model if memory_dim is None else memory_dim
-        plan = plan_layers(memory_k, num_layers, memory_len, width, memory_options, name="memory_k", **factory)
+        plan = plan_layers(memory_k, num_layers, memory_len, width, memory, name="memory_k", **factory)
         read: dict[str, Any] = {"kdim": memory_dim, "vdim": memory_dim, **linears, **plan.options}
         layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
         layers = [
             DecoderLayer(
-                LinformerAttention(d_model, nhead, max_len, layer_k, **linears, **target_options),
-                LinformerAttention(d_model, nhead, memory_len, memory_slots(1, slots, memory_len), **read),
+                LinformerAttention(d_model, nhead, max_len, layer_k, **linears, **target.attention),
+                LinformerAttention(d_model, nhead, memory_len, _memory_slots(1, slots, memory_len), **read),
                 *layout,
-                **parts.layer,
+                gated=config.gated,
+                chunk_size=config.chunk_size,
                 **factory,
             )
             for layer_k, slots in zip(target_k, plan.k, strict=True)
         ]
-        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if norm_first and has_norm else None
-        super().__init__(layers, norm, plan.shared_projection, activation_memory=activation_memory)
+        has_norm = norm_first and config.final_norm
+        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if has_norm else None
+        super().__init__(layers, norm, plan.shared_projection, activation_memory=config.activation_memory)
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take memories up to ``memory_len``; see :meth:`LinformerAttention.resize_max_len`."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torch_linformer.choices import FixedProjection
 from torch_linformer.functional.padding import Mask, Padding, length_of, mask_of, reorder, zero_padding
 from torch_linformer.functional.slots.dense import check_length, compress
 from torch_linformer.functional.slots.segments import (
@@ -22,7 +23,6 @@ from torch_linformer.functional.slots.segments import (
 from torch_linformer.nn.options import (
     DENSE,
     PARAMETERLESS,
-    FixedProjection,
     check_choice,
     check_k,
     check_new_length,

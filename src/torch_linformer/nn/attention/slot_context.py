@@ -21,12 +21,11 @@ from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, SlotRe
 from torch_linformer.nn.attention.source import Pair, Source
 from torch_linformer.nn.options import (
     COUNTED,
-    DEFAULTS,
     DENSE,
     ONE_MAP,
     PARAMETERLESS,
     PER_HEAD,
-    AttentionOptions,
+    AttentionConfig,
     check_k,
 )
 
@@ -73,8 +72,8 @@ class SlotContext(Context):
         >>> import torch
         >>> from torch_linformer.nn.attention.context import HeadSizes
         >>> from torch_linformer.nn.attention.slot_context import SlotContext
-        >>> from torch_linformer.nn.options import DEFAULTS, AttentionOptions
-        >>> options: AttentionOptions = {**DEFAULTS, "projection": "dynamic", "sharing": "kv_per_head", "window": 8}
+        >>> from torch_linformer.nn.options import AttentionConfig
+        >>> options = AttentionConfig(projection="dynamic", sharing="kv_per_head", window=8)
         >>> context = SlotContext(HeadSizes.of_heads(4, 16), options, max_len=4096, k=64)
         >>> query, key, value = torch.randn(3, 2, 4, 1000, 16)  # heads that another module has made
         >>> context(query, key, value)[0].shape
@@ -96,58 +95,59 @@ class SlotContext(Context):
     def __init__(
         self,
         sizes: HeadSizes,
-        options: AttentionOptions = DEFAULTS,
+        options: AttentionConfig = AttentionConfig(),
         max_len: int = 1,
         k: int = 1,
         **factory: Any,
     ) -> None:
         super().__init__(sizes, options, max_len, k)
         check_k(k, max_len, window=self.window)
-        check_exact_tokens(options["exact_first"], options["exact_last"], max_len)
-        if options["sharing"] == "layerwise":
+        check_exact_tokens(options.exact_first, options.exact_last, max_len)
+        if options.sharing == "layerwise":
             raise ValueError(
                 "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
                 "use LinformerEncoder, or sharing='kv' for one projection in this layer"
             )
-        self.projection = options["projection"]
-        self.exact_first, self.exact_last = options["exact_first"], options["exact_last"]
-        self.mass = options["slot_mass"] if k > 0 else "none"
+        self.projection = options.projection
+        self.exact_first, self.exact_last = options.exact_first, options.exact_last
+        self.mass = options.slot_mass if k > 0 else "none"
         self.proj_k, self.proj_v = self._build_maps(options, factory)
-        has_bias, has_mass = options["slot_bias"] and k > 0, self.mass == "learned"
+        has_bias, has_mass = options.slot_bias and k > 0, self.mass == "learned"
         shape = sizes.num_kv_heads, k, sizes.head_dim
         self.slot_terms = SlotTerms(shape, has_bias, has_mass, **factory) if has_bias or has_mass else None
 
     def _build_maps(
-        self, options: AttentionOptions, factory: dict[str, Any]
+        self, options: AttentionConfig, factory: dict[str, Any]
     ) -> tuple[SequenceMap | None, SequenceMap | None]:
         """E and F; None where there is none, and for F where it is E."""
         if self.projection is None or self.k == 0:
             return None, None
-        sizes, sharing = self.sizes, options["sharing"]
+        sizes, sharing = self.sizes, options.sharing
         per_head = sharing in PER_HEAD
         scored_k, scored_v = (sizes.head_dim,) * 2 if per_head else (sizes.key_width, sizes.value_width)
-        map_options = {"projection": self.projection, "length_scaling": options["length_scaling"], **factory}
-        map_options["num_heads"] = sizes.num_kv_heads if per_head else None
+        num_heads = sizes.num_kv_heads if per_head else None
+        map_options = {"num_heads": num_heads, "length_scaling": options.length_scaling, **factory}
+        map_options["projection"] = self.projection
         proj_k = build_map(self.max_len, self.k, scored_k, **map_options)
         if sharing in ONE_MAP or self.projection in PARAMETERLESS:
             return proj_k, None
         return proj_k, build_map(self.max_len, self.k, scored_v, **map_options)
 
     @classmethod
-    def unused_options(cls, options: AttentionOptions) -> list[str]:
-        projection, without = options["projection"], list[str]()
+    def unused_options(cls, options: AttentionConfig) -> list[str]:
+        projection, without = options.projection, list[str]()
         if projection is None or projection in PARAMETERLESS:
             without = ["sharing"]  # no parameters of its own to share
         if projection not in DENSE:
             without.append("length_scaling")
         if projection is not None and projection not in COUNTED:
             without.append("slot_mass")
-        unused = [name for name in without if options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
+        unused = [name for name in without if getattr(options, name) != getattr(AttentionConfig, name)]
         return [*super().unused_options(options), *unused]
 
     @classmethod
-    def describe(cls, options: AttentionOptions) -> str:
-        projection = options["projection"]
+    def describe(cls, options: AttentionConfig) -> str:
+        projection = options.projection
         return cls.name if projection is None else f"slots made by projection={projection!r}"
 
     @property

@@ -13,7 +13,7 @@ from torch_linformer.functional.slots.pooling import Pooled
 from torch_linformer.nn.attention.source import HeadMaps, Pair, Source
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linears_on_sums
-from torch_linformer.nn.options import DEFAULTS, DENSE
+from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
 
 SequenceMap = SequenceProjection | DynamicProjection
@@ -26,7 +26,7 @@ def build_map(
     *,
     projection: Any,
     num_heads: int | None = None,
-    length_scaling: bool = DEFAULTS["length_scaling"],
+    length_scaling: bool = True,
     **factory: Any,
 ) -> SequenceMap:
     """The map of this ``projection``; ``width`` is that of what a dynamic one scores, ``factory`` device and dtype."""
