@@ -1,6 +1,6 @@
 """The transformer decoder over Linformer attention, layer and stack, with the signatures of ``torch.nn``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAttention, Past
-from torch_linformer.nn.attention.checks import check_causal_mask, check_memory
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.chunks import Chunks, must_be_called
-from torch_linformer.nn.layer import TransformerLayer
+from torch_linformer.nn.chunks import must_be_called
+from torch_linformer.nn.layer import Attend, TransformerLayer
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import (
     AttentionConfig,
@@ -23,7 +22,7 @@ from torch_linformer.nn.options import (
     check_k,
     default_k,
 )
-from torch_linformer.nn.padding import KeyPaddingMask
+from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
 from torch_linformer.nn.stack import Stack, plan_layers
 
 OF_TARGET = ("window", "rotary_dim")  # options of the self-attention
@@ -38,6 +37,20 @@ def _attentions_of(config: LayerConfig, options: Mapping[str, Any]) -> tuple[Att
     target = {name: value for name, value in config.attention.items() if name not in (*OF_MEMORY, "causal")}
     memory = {name: value for name, value in config.attention.items() if name not in OF_TARGET}
     return AttentionConfig(**target, causal=True), AttentionConfig(**memory)
+
+
+def _check_causal_mask(mask: Tensor | None, is_causal: bool | None, length: int) -> None:
+    """Raise ``ValueError`` for a mask of the target that is not the causal one."""
+    if mask is None or is_causal:
+        return
+    hidden = mask if mask.dtype == torch.bool else mask <= LOWEST
+    expected = torch.ones(length, length, dtype=torch.bool, device=mask.device).triu(1)
+    causal = mask.shape == expected.shape and torch.equal(hidden, expected)
+    if not causal or (mask.dtype != torch.bool and mask.masked_fill(hidden, 0).any()):
+        raise ValueError(
+            f"tgt_mask of shape {tuple(mask.shape)} is not the causal mask of {length} positions, and no other can be "
+            "applied: leave it out (the decoder is causal in any case), and use tgt_key_padding_mask for padding"
+        )
 
 
 def _memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:
@@ -113,8 +126,14 @@ class DecoderLayer(TransformerLayer):
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``memory_len``.
         """
-        check_causal_mask(tgt_mask, tgt_is_causal, tgt.shape[self.sequence_dim(tgt)])
-        check_memory(memory, memory_mask, memory_is_causal, memory_key_padding_mask)
+        _check_causal_mask(tgt_mask, tgt_is_causal, tgt.shape[self.sequence_dim(tgt)])
+        if memory_mask is not None or memory_is_causal:
+            raise ValueError(
+                "the memory is read whole: memory_mask must be None and memory_is_causal False; use "
+                "memory_key_padding_mask for padding"
+            )
+        if isinstance(memory, KeysAndValues) and memory_key_padding_mask is not None:
+            raise ValueError("memory_key_padding_mask belongs to compress(): the compressed memory holds it already")
         memory_inputs: dict[str, Any] = {"key": memory}
         if must_be_called(self.multihead_attn):
             memory_inputs |= {"key_padding_mask": memory_key_padding_mask, "shared_projection": shared_projection}
@@ -125,11 +144,10 @@ class DecoderLayer(TransformerLayer):
         attend_to_memory = partial(self.multihead_attn, **memory_inputs, **weights)
         if runs_in_chunks(self.chunk_size) and not need_weights:
 
-            def read(chunks: Chunks) -> Callable[[slice, Tensor], Sequence[Tensor]]:
-                attend_of = self.attend_in_chunks(chunks, None, past)
-                return lambda chunk, piece: [self.run(piece, [attend_of(chunk), attend_to_memory])]
+            def run(attend: Attend, part: Tensor) -> Sequence[Tensor]:
+                return [self.run(part, [attend, attend_to_memory])]
 
-            return self.run_in_chunks([tgt], padding, read)[0]
+            return self.run_in_chunks([tgt], padding, run, past=past)[0]
         attend = partial(self.self_attn, key_padding_mask=padding, past=past, **weights)
         return self.run(self.clean(tgt, padding), [attend, attend_to_memory])
 

@@ -1,6 +1,6 @@
 """The transformer encoder over Linformer attention, layer and stack, with the signatures of ``torch.nn``."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -12,8 +12,8 @@ from torch_linformer.functional.kernels.torch_private import disable_dynamo
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.chunks import Chunks, has_hooks
-from torch_linformer.nn.layer import SelfAttentionLayer
+from torch_linformer.nn.chunks import has_hooks
+from torch_linformer.nn.layer import Attend, SelfAttentionLayer
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import LayerConfig, StackConfig
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
@@ -54,11 +54,10 @@ class EncoderLayer(SelfAttentionLayer):
         padding = self.read_padding(src, src_key_padding_mask)
         if self.can_chunk(padding, src_mask, is_causal, need_weights):
 
-            def read(chunks: Chunks) -> Callable[[slice, Tensor], Sequence[Tensor]]:
-                attend_of = self.attend_in_chunks(chunks, shared_projection, past)
-                return lambda chunk, piece: [self.run(piece, [attend_of(chunk)])]
+            def run(attend: Attend, part: Tensor) -> Sequence[Tensor]:
+                return [self.run(part, [attend])]
 
-            return self.run_in_chunks([src], padding, read, overwrite)[0]
+            return self.run_in_chunks([src], padding, run, shared_projection, past, overwrite)[0]
         attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
         # A causal model predicts the first token of a row where there is padding before it: nothing may show there.
         handed_over = padding is src_key_padding_mask and not self.self_attn.causal

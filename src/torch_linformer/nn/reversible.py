@@ -22,7 +22,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap
-from torch_linformer.nn.chunks import Chunks, Gathered, Parameters, cut, map_chunks, take
+from torch_linformer.nn.chunks import Parameters, cut, map_chunks, take
 from torch_linformer.nn.layer import Attend, SelfAttentionLayer
 from torch_linformer.nn.padding import KeyPaddingMask
 
@@ -215,21 +215,13 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         """
         padding = self.read_padding(first, src_key_padding_mask)
         if self.can_chunk(padding, src_mask, is_causal, need_weights):
-            mean = Gathered(first.shape[self.sequence_dim(first)], 1)
 
-            def read(chunks: Chunks) -> Callable[[slice, Tensor, Tensor], Sequence[Tensor]]:
-                attend_of = self.attend_in_chunks(chunks, shared_projection, past)
+            def run(attend: Attend, first: Tensor, second: Tensor) -> Sequence[Tensor]:
+                mean, *streams = self.couple(stream_of(first), stream_of(second), attend)
+                return [*streams, mean]
 
-                def run(chunk: slice, first: Tensor, second: Tensor) -> Sequence[Tensor]:
-                    piece, *streams = self.couple(stream_of(first), stream_of(second), attend_of(chunk))
-                    mean.write(chunk, self.self_attn.to_batch_first(piece))
-                    return streams
-
-                return run
-
-            unbatched = first.dim() == 2
-            first, second = self.run_in_chunks([first, second], padding, read, overwrite)
-            return self.put_back(mean.sequence(), padding, unbatched), first, second
+            first, second, mean = self.run_in_chunks([first, second], padding, run, shared_projection, past, overwrite)
+            return mean, first, second
         attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
         return self.couple(stream_of(first), stream_of(second), attend, reversal)
 

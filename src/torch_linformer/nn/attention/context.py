@@ -11,7 +11,7 @@ from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCal
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap
-from torch_linformer.nn.attention.source import HeadSource, Source
+from torch_linformer.nn.attention.source import Pair, Source
 from torch_linformer.nn.options import AttentionConfig
 
 Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are asked for
@@ -192,7 +192,7 @@ class Context(nn.Module):
         keys, values, key_padding = self.put_in_order(key, value, padding)
         if padding is not None:
             query = padding.justify(query) if self.moves_queries else padding.clean(query)
-        read = self.read(HeadSource(keys, values, key_padding), shared_projection)
+        read = self.read(Source(Pair(keys, values), key_padding), shared_projection)
         output, weights = self.attend(query, read, call)
         if padding is None or not self.moves_queries:
             return output, weights

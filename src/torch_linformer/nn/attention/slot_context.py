@@ -17,7 +17,7 @@ from torch_linformer.functional.attention.softmax_parts import (
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.nn.attention.context import Attended, Call, Context, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, SlotReader, build_map
+from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, build_map
 from torch_linformer.nn.attention.source import Pair, Source
 from torch_linformer.nn.options import (
     COUNTED,
@@ -183,18 +183,23 @@ class SlotContext(Context):
         return SlotMaps(proj_k, proj_k if self.proj_v is None else self.proj_v)
 
     def read(self, source: Source, shared_projection: SequenceMap | None = None) -> KeysAndValues:
-        has_window = self.window is not None
-        reader = None if self.k == 0 else SlotReader(self.maps(shared_projection), source, has_window)
-        needs_heads = has_window or (reader is not None and not reader.compresses_first)
-        window_heads: list[Pair] = []
-        for chunk in source.chunks(1 if reader is None else reader.maps.key.chunk_multiple):
-            inputs = source.inputs(chunk)
-            heads = source.heads(inputs) if needs_heads else None
-            if heads is not None and has_window:
-                window_heads.append(heads)
-            if reader is not None:
-                reader.add(chunk, inputs, heads)
-        window = self._window(window_heads, source.padding) if has_window else None
+        has_window, num_slots = self.window is not None, 0
+        if self.k > 0:
+            maps = self.maps(shared_projection)
+            num_slots = maps.key.k
+            slots_read, heads = maps.read(source, has_window)
+            # Of a short text no more than the slots that it reaches are paid for.
+            slots = Slots(*slots_read, maps.key.slot_padding(source.like, source.padding))
+            if self.mass != "none":
+                tokens = maps.key.tokens_of_slots(source.like, source.padding)
+                tokens = tokens.to(torch.promote_types(slots.keys.dtype, torch.float32))
+                log_tokens = tokens.clamp(min=LEAST_TOKENS).log().to(slots.keys.dtype)
+                slots = slots._replace(bias=log_tokens.unsqueeze(1))
+        else:
+            heads = source.all_heads() if has_window else None
+            empty = source.like.new_zeros(source.like.shape[0], self.sizes.num_kv_heads, 0, self.sizes.head_dim)
+            slots = Slots(empty, empty)
+        window = None if heads is None else self._window(heads, source.padding)
         exact = None
         if self.exact_first + self.exact_last > 0:
             places = find_exact_tokens(source.like, source.padding, self.exact_first, self.exact_last)
@@ -202,9 +207,7 @@ class SlotContext(Context):
             exact = ExactTokens(keys, zero_padding(values, mask_of(places.missing)), places.missing)
             if window is not None:  # these tokens count once
                 window = window._replace(padding=places.hidden(source.like.shape[1], self.reach))
-        if reader is None:
-            return KeysAndValues(self._no_slots(source.like), exact, window)
-        return KeysAndValues(self._slots(reader, source), exact, window, reader.maps.key.k)
+        return KeysAndValues(slots, exact, window, num_slots)
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         window = read.window
@@ -220,23 +223,9 @@ class SlotContext(Context):
     def extra_repr(self) -> str:
         return f"{self.name}, max_len={self.max_len}, k={self.k}, window={self.window}"
 
-    def _slots(self, reader: SlotReader, source: Source) -> Slots:
-        """The slots that a sequence reaches, so that a short text pays for no more."""
-        keys, values = reader.slots()
-        projection, bias = reader.maps.key, None
-        if self.mass != "none":
-            tokens = projection.tokens_of_slots(source.like, source.padding)
-            tokens = tokens.to(torch.promote_types(keys.dtype, torch.float32))
-            bias = tokens.clamp(min=LEAST_TOKENS).log().to(keys.dtype).unsqueeze(1)
-        return Slots(keys, values, projection.slot_padding(source.like, source.padding), bias)
-
-    def _no_slots(self, like: Tensor) -> Slots:
-        empty = like.new_zeros(like.shape[0], self.sizes.num_kv_heads, 0, self.sizes.head_dim)
-        return Slots(empty, empty)
-
-    def _window(self, heads: list[Pair], padding: Padding | None) -> Window:
-        """Keys and values of all positions of the rows that queries here can see."""
-        keys, values = heads[0] if len(heads) == 1 else (torch.cat(x, dim=2) for x in zip(*heads, strict=True))
+    def _window(self, heads: Pair, padding: Padding | None) -> Window:
+        """The positions of the rows that queries here can see, those of other processes too."""
+        keys, values = heads
         if padding is None or not padding.is_piece:
             return Window(keys, values, self.reach, padding)
         keys_and_values = padding.around(torch.cat([keys, values], dim=-1), self.reach)
