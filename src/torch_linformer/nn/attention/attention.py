@@ -145,9 +145,7 @@ class Attention(nn.Module):
             read = context.read(source, shared_projection)
         call = Call(start, past, self.dropout_p, need_weights)
         output, weights, at_once = Gathered(queries.shape[1], dim=1), None, None
-        if (
-            not need_weights and not context.is_aligned
-        ):  # in inference on a CPU, where each query can be taken by itself
+        if not need_weights and not context.is_aligned:  # each query can be taken by itself: in inference on a CPU
             at_once = queries_at_once(queries.shape[1], queries.device)
         for rows in cut(queries.shape[1], at_once):
             heads = self._heads_of_queries(queries if output.is_whole(rows) else queries[:, rows])
@@ -291,7 +289,7 @@ class Attention(nn.Module):
             )
 
     def _check_places(self, query: Tensor, key: Tensor, padding: Padding | None, past: Past | None) -> None:
-        """Raise ``ValueError`` for a piece of the rows in place of all, or queries that do not stand beside the keys."""
+        """Raise ``ValueError`` for a piece of the rows in place of all, or queries that cannot stand beside keys."""
         context, causal = self.context, self.causal
         if padding is not None and padding.is_piece:
             if not context.takes_pieces:

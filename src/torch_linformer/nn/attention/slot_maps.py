@@ -119,8 +119,10 @@ class SlotMaps(NamedTuple):
             if keeps_heads:
                 heads.append(sequences)
             calls = self._calls(inputs, inputs if compresses_first else sequences)
-            last = [x.slots_of_chunk(*call, source.padding_of(chunk), chunk, tokens) for x, *call in calls]
-            parts = [x.join(*pair) for (x, *_), *pair in zip(calls, parts or [None] * len(calls), last, strict=True)]
+            mask = source.padding_of(chunk)
+            last: list[Any] = [x.slots_of_chunk(scored, pooled, mask, chunk, tokens) for x, scored, pooled in calls]
+            before = parts or [None] * len(calls)
+            parts = [x.join(joined, added) for (x, _, _), joined, added in zip(calls, before, last, strict=True)]
         totals = [
             x.total(part, end, pooled, source.length, source.padding)
             for (x, _, pooled), part, end in zip(calls, parts, last, strict=True)
