@@ -17,20 +17,31 @@ PACKAGE = ROOT / "src" / "torch_linformer"
 
 # Folder: the extras whose libraries it may import beside torch, and what of ours beside itself. Of ours it may import
 # folders above it alone, and errors.py where the list names it.
-WITHOUT_TORCH = {"errors", "lengths"}  # modules below all layers
+WITHOUT_TORCH = {"choices", "errors", "lengths"}  # modules below all layers
 LAYERS: dict[str, tuple[set[str], str | None]] = {
     "functional": (set(), None),
-    "nn": ({"functional"}, None),
+    "nn": ({"choices", "functional"}, None),
     "encoders": ({"errors", "functional", "nn"}, "hf"),
-    "models": ({"lengths", "functional", "nn", "encoders"}, "hf"),
+    "models": ({"choices", "lengths", "functional", "nn", "encoders"}, "hf"),
     "distributed": ({"functional"}, None),
     "reporting": (set(), "train"),
-    "measuring": ({"functional", "nn", "reporting"}, "train"),
+    "measuring": ({"choices", "functional", "nn", "reporting"}, "train"),
     "data": ({"errors", "reporting", "measuring"}, "train"),
     "tasks": ({"errors", "encoders", "models", "data"}, "train"),
     "opening": ({"errors", "lengths", "encoders", "models", "reporting", "measuring", "data", "tasks"}, "train"),
     "training": (
-        {"errors", "encoders", "models", "distributed", "reporting", "measuring", "data", "tasks", "opening"},
+        {
+            "choices",
+            "errors",
+            "encoders",
+            "models",
+            "distributed",
+            "reporting",
+            "measuring",
+            "data",
+            "tasks",
+            "opening",
+        },
         "train",
     ),
     "adaptation": (

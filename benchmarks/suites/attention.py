@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Unpack, get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -29,16 +29,17 @@ from suites.least_time import (
 )
 from suites.measurements import Measurements, compare_lengths, ratio_headlines, ratio_records
 from suites.plain import plain_full_attention, plain_linformer_attention
+from torch_linformer.choices import FixedProjection, Sharing
 from torch_linformer.measuring.machine import package_versions
 from torch_linformer.nn.attention import FullAttention, LinformerAttention
-from torch_linformer.nn.options import DEFAULTS, AttentionOptions, FixedProjection, Sharing
+from torch_linformer.nn.options import AttentionConfig
 
 OURS = "torch-linformer"
 SDPA = f"full attention, SDPA (torch {torch.__version__})"
 EAGER = f"full attention, eager (torch {torch.__version__})"
 
 # Slots chosen by the input, by one P a layer and by one a head.
-DYNAMIC: dict[str, AttentionOptions] = {
+DYNAMIC: dict[str, dict[str, Any]] = {
     f"{OURS}, dynamic, sharing kv": {"projection": "dynamic", "sharing": "kv"},
     f"{OURS}, dynamic, sharing kv_per_head": {"projection": "dynamic", "sharing": "kv_per_head"},
 }
@@ -48,12 +49,12 @@ _BUCKET = 64  # reformer-pytorch's own choice
 
 def ours() -> list[Contender]:
     """Our attention with default options, the other ways of sharing that one attention has, and the other maps."""
-    options: dict[str, AttentionOptions] = {OURS: {}}
+    options: dict[str, dict[str, Any]] = {OURS: {}}
     for sharing in get_args(Sharing):
-        if sharing not in (DEFAULTS["sharing"], "layerwise"):
+        if sharing not in (AttentionConfig.sharing, "layerwise"):
             options[f"{OURS}, sharing {sharing}"] = {"sharing": sharing}
     for projection in get_args(FixedProjection):
-        if projection != DEFAULTS["projection"]:
+        if projection != AttentionConfig.projection:
             options[f"{OURS}, {projection}"] = {"projection": projection}
     options |= DYNAMIC
     return [Contender(name=name, build=partial(build_ours, **chosen)) for name, chosen in options.items()]
@@ -77,7 +78,7 @@ def peers() -> list[Contender]:
     ]
 
 
-def build_ours(case: Case, **options: Unpack[AttentionOptions]) -> Workload:
+def build_ours(case: Case, **options: Any) -> Workload:
     """Our attention for a case."""
     module = LinformerAttention(case.width, case.heads, max_len=case.length, k=case.k, **options)
     return sequence_workload(module, case, self_attention, plain_linformer_attention)

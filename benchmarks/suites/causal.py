@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -26,7 +27,6 @@ from suites.measurements import (
 from suites.plain import plain_causal_attention, plain_leaking_attention
 from torch_linformer.measuring.machine import package_versions
 from torch_linformer.nn.attention import LinformerAttention
-from torch_linformer.nn.options import AttentionOptions
 from torch_linformer.reporting.tables import format_count
 
 LONGEST_LOOP = 16384  # positions up to which ours is compared with a loop over them
@@ -52,7 +52,7 @@ def contenders() -> list[Contender]:
 
 
 def _build_ours(case: Case) -> Workload:
-    options: AttentionOptions = {"causal": True, "window": min(WINDOW, case.length)}
+    options: dict[str, Any] = {"causal": True, "window": min(WINDOW, case.length)}
     module = LinformerAttention(case.width, case.heads, max_len=case.length, k=case.k, **options)
     expected = plain_causal_attention if case.length <= LONGEST_LOOP else None
     return sequence_workload(module, case, self_attention, expected, keys=case.k + WINDOW)

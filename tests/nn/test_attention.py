@@ -33,15 +33,20 @@ def assert_is_the_definition(module, inputs, mask, gradients, literal_attention,
 
 
 @pytest.mark.parametrize(
-    ("num_kv_heads", "bias"), [(4, True), (2, False), (1, True)], ids=["multi-head", "grouped-query", "multi-query"]
+    "options",
+    [
+        pytest.param({}, id="multi-head"),
+        pytest.param({"num_kv_heads": 2, "bias": False}, id="grouped-query"),
+        pytest.param({"num_kv_heads": 1}, id="multi-query"),
+        pytest.param({"slot_bias": True}, id="slot-bias"),
+        pytest.param({"slot_bias": True, "num_kv_heads": 2}, id="slot-bias-of-groups"),
+    ],
 )
 @pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_output_weights_and_gradients_are_those_of_the_definition(
-    gradients, literal_attention, randomize, trailing_padding, projection, sharing, num_kv_heads, bias
+    gradients, literal_attention, randomize, trailing_padding, projection, sharing, options
 ):
-    module = LinformerAttention(
-        12, 4, 11, 3, bias=bias, num_kv_heads=num_kv_heads, projection=projection, sharing=sharing, **DOUBLE
-    )
+    module = LinformerAttention(12, 4, 11, 3, projection=projection, sharing=sharing, **options, **DOUBLE)
     mask = trailing_padding([7, 2], 7)
     assert_is_the_definition(randomize(module), cross_inputs(), mask, gradients, literal_attention)
 
@@ -249,10 +254,11 @@ def test_gradcheck(trailing_padding, projection, sharing):
     assert torch.autograd.gradcheck(attend, [*inputs, *parameters], fast_mode=True)
 
 
+@pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_dropout_acts_on_the_weights_and_only_in_training(need_weights):
-    module = LinformerAttention(12, 4, 11, 3, dropout=0.5)
-    calm = LinformerAttention(12, 4, 11, 3)
+def test_dropout_acts_on_the_weights_and_only_in_training(need_weights, window):
+    module = LinformerAttention(12, 4, 11, 3, dropout=0.5, window=window)
+    calm = LinformerAttention(12, 4, 11, 3, window=window)
     calm.load_state_dict(module.state_dict())
     x = torch.randn(1, 11, 12).expand(4000, 11, 12)
     expected, expected_weights = calm(x, x, x, need_weights=True)

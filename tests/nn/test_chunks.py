@@ -3,7 +3,7 @@
 import pytest
 import torch
 from budgets import TWICE
-from map_choices import PROJECTIONS, owned_maps
+from map_choices import BESIDE_SLOTS, PROJECTIONS, owned_maps
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -47,17 +47,25 @@ def pair(randomize):
 
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-@pytest.mark.parametrize(("projection", "sharing"), owned_maps(sharings=SHARINGS))
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"projection": projection, "sharing": sharing} for projection, sharing in owned_maps(sharings=SHARINGS)),
+        *({"projection": x, "sharing": sharing, "window": 6} for x, sharing in owned_maps(sharings=SHARINGS)),
+        *BESIDE_SLOTS.values(),
+    ],
+    ids=str,
+)
 @torch.no_grad()
-def test_inference_in_chunks_is_inference(pair, trailing_padding, projection, sharing, norm_first):
-    src, mask = torch.randn(4, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13, 1, 0], LENGTH)
-    poisoned = src.masked_fill(mask[..., None], float("nan"))
+def test_inference_in_chunks_is_inference(pair, trailing_padding, options, norm_first):
+    src, trailing = torch.randn(4, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13, 1, 0], LENGTH)
     for chunk_size in (1, 5, 22, 100):
-        whole, chunked = pair(chunk_size=chunk_size, projection=projection, sharing=sharing, norm_first=norm_first)
+        whole, chunked = pair(chunk_size=chunk_size, norm_first=norm_first, **options)
         assert_close(chunked(src), whole(src))
-        actual = chunked(poisoned, src_key_padding_mask=mask)
-        assert actual.isfinite().all()
-        assert_close(actual[~mask], whole(src, src_key_padding_mask=mask)[~mask])
+        for mask in (trailing, trailing.flip(-1)):
+            actual = chunked(src.masked_fill(mask[..., None], float("nan")), src_key_padding_mask=mask)
+            assert actual.isfinite().all()
+            assert_close(actual[~mask], whole(src, src_key_padding_mask=mask)[~mask])
 
 
 @pytest.mark.parametrize("options", [{"slot_bias": True}, {"num_kv_heads": 1}, {"length_scaling": False}], ids=str)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from torch_linformer.nn.attention import FullAttention, LinformerAttention, Past
 from torch_linformer.nn.attention.context import Call, HeadSizes
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.options import DEFAULTS
+from torch_linformer.nn.options import AttentionConfig
 
 DOUBLE = {"dtype": torch.float64}
 WIDTH, HEADS, LENGTH = 12, 4, 11
@@ -106,7 +106,7 @@ def test_pieces_go_on_from_what_was_read(randomize):
 
 
 def test_shapes_that_do_not_fit_are_named():
-    context = SlotContext(HeadSizes.of_heads(HEADS, 3), DEFAULTS, 13, 5)
+    context = SlotContext(HeadSizes.of_heads(HEADS, 3), AttentionConfig(), 13, 5)
     x = torch.randn(2, HEADS, LENGTH, 3)
     with pytest.raises(ValueError, match=re.escape("(B, H, N, D) of one sequence, got (2, 4, 11, 3), (2")):
         context(x, x[:, :, :7], x[:, :, :7])

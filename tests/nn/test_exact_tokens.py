@@ -2,40 +2,38 @@
 
 import pytest
 import torch
+from map_choices import BESIDE_SLOTS, SHARINGS, owned_maps
 from torch.testing import assert_close
 
 from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding
-from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn import LinformerAttention
 from torch_linformer.nn.attention import FullAttention
 
 DOUBLE = {"dtype": torch.float64}
 WIDTH, LENGTH, MAX_LEN, K = 12, 7, 11, 3
 LENGTHS = [LENGTH, 4, 2, 1, 0]
-EXACT = {"exact_first": 2, "exact_last": 1}
 OPTIONS = {
-    "exact": EXACT,
-    "exact-first": {"exact_first": 1},
-    "exact-last": {"exact_last": 3, "projection": "max"},
-    "fixed-mass": {"slot_mass": "fixed", "projection": "mean"},
-    "learned-mass": {"slot_mass": "learned", "projection": "conv", "num_kv_heads": 2},
-    "dynamic": {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", **EXACT, "num_kv_heads": 1},
-    "window": {"window": 4, **EXACT},
-    "mass-and-window": {"window": 3, "slot_mass": "learned", "projection": "mean", "exact_first": 1},
-    "max-and-mass": {"slot_mass": "fixed", "projection": "max", "window": 2, "exact_last": 2},
-    "dynamic-and-window": {"projection": "dynamic", "sharing": "kv", "slot_mass": "fixed", "window": 4, **EXACT},
-    "bias": {"slot_bias": True, "slot_mass": "learned", "projection": "dynamic", "exact_last": 1},
-    "only-window": {"k": 0, "window": 4},
-    "no-slots": {"k": 0, "window": 4, **EXACT, "num_kv_heads": 2},
+    **BESIDE_SLOTS,
+    **{
+        f"{projection}-{sharing}-{heads}-and-window": {
+            "projection": projection,
+            "sharing": sharing,
+            "num_kv_heads": heads,
+            "window": 4,
+        }
+        for heads, sharings in ((2, SHARINGS), (4, ("headwise",)))
+        for projection, sharing in owned_maps(sharings=sharings)
+    },
 }
-each_kind = pytest.mark.parametrize("kind", OPTIONS)
+each_kind = pytest.mark.parametrize("kind", BESIDE_SLOTS)
 
 
 def attention(kind, **options):
     return LinformerAttention(WIDTH, 4, **{"max_len": MAX_LEN, "k": K, **DOUBLE, **OPTIONS[kind], **options})
 
 
-@each_kind
+@pytest.mark.parametrize("kind", OPTIONS)
 def test_output_weights_and_gradients_are_those_of_the_definition(
     gradients, literal_attention, randomize, trailing_padding, kind
 ):
@@ -72,44 +70,6 @@ def test_a_memory_with_values_of_its_own(gradients, literal_attention, randomize
         assert_close(gradients(output[:4], wanted), expected_gradients)
         read = module.compress(*inputs[1:], side)
         assert_close(module(inputs[0], read)[0], output)
-
-
-@each_kind
-def test_what_stands_at_padding_reaches_neither_outputs_nor_gradients(gradients, randomize, trailing_padding, kind):
-    module = LinformerEncoderLayer(WIDTH, 4, 17, 0.0, max_len=MAX_LEN, **{"k": K, **DOUBLE, **OPTIONS[kind]})
-    randomize(module)
-    mask, clean = trailing_padding(LENGTHS, LENGTH).flip(-1), torch.randn(5, LENGTH, WIDTH, **DOUBLE)
-    results = []
-    for value in (0.0, float("nan"), float("inf")):
-        x = clean.masked_fill(mask[..., None], value).requires_grad_()
-        output = module(x, src_key_padding_mask=mask)
-        found = gradients(output, [x, *module.parameters()])
-        assert not found[0][mask].any()
-        results.append([output, *found])
-        assert all(tensor.isfinite().all() for tensor in results[-1])
-    assert_close(results[1], results[0], rtol=0.0, atol=0.0)
-    assert_close(results[2], results[0], rtol=0.0, atol=0.0)
-
-
-@each_kind
-def test_rows_of_a_batch_know_nothing_of_each_other(randomize, trailing_padding, kind):
-    module, mask = randomize(attention(kind)), trailing_padding(LENGTHS, LENGTH)
-    x, order = torch.randn(5, LENGTH, WIDTH, **DOUBLE), torch.tensor([3, 0, 4, 2, 1])
-    expected = module(x, x, x, mask)[0][order]
-    assert_close(module(x[order], x[order], x[order], mask[order])[0], expected)
-
-
-@each_kind
-@torch.no_grad()
-def test_inference_in_chunks_is_the_whole(randomize, trailing_padding, kind):
-    options = {"max_len": MAX_LEN, "norm_first": True, "k": K, **DOUBLE, **OPTIONS[kind]}
-    whole = randomize(LinformerEncoder(WIDTH, 4, 2, 17, 0.0, **options))
-    x, mask = torch.randn(5, LENGTH, WIDTH, **DOUBLE), trailing_padding(LENGTHS, LENGTH).flip(-1)
-    for chunk_size in (1, 3, 100):
-        chunked = LinformerEncoder(WIDTH, 4, 2, 17, 0.0, chunk_size=chunk_size, **options)
-        chunked.load_state_dict(whole.state_dict())
-        assert_close(chunked(x), whole(x))
-        assert_close(chunked(x, src_key_padding_mask=mask)[~mask], whole(x, src_key_padding_mask=mask)[~mask])
 
 
 @each_kind

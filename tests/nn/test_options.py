@@ -19,20 +19,22 @@ from torch_linformer.nn import (
 )
 from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.encoder import Encoder
-from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions
+from torch_linformer.nn.options import DEFAULT_K, AttentionConfig
 
 MODULES = [LinformerAttention, LinformerEncoderLayer, LinformerEncoder, LinformerDecoderLayer, LinformerDecoder]
 
 
-def test_every_declared_option_has_a_default_and_an_attention_that_reads_it():
-    assert DEFAULTS.keys() == AttentionOptions.__annotations__.keys()
+OPTIONS = AttentionConfig().attention
+
+
+def test_every_option_has_an_attention_that_reads_it():
     contexts = [context for kind in CONTEXTS.values() for context in kind.values()]
     others = {"num_kv_heads": 2, "head_dim": 3, "projection": "random", "sharing": "kv", "length_scaling": False}
     others |= {"causal": True, "window": 4, "rotary_dim": 2, "slot_bias": True, "slot_mass": "fixed"}
     others |= {"exact_first": 1, "exact_last": 1}
-    assert others.keys() == DEFAULTS.keys()
+    assert others.keys() == OPTIONS.keys()
     for name, other in others.items():
-        chosen = {**DEFAULTS, **({"projection": "mean"} if name == "slot_mass" else {}), name: other}
+        chosen = AttentionConfig(**({"projection": "mean"} if name == "slot_mass" else {}), **{name: other})
         assert any(name not in context.unused_options(chosen) for context in contexts), name
 
 
@@ -41,13 +43,13 @@ def test_constructors_name_k_alike_and_take_the_rest_as_options(module):
     parameters = inspect.signature(module).parameters
     assert parameters["k"].default is None
     assert parameters["options"].kind is inspect.Parameter.VAR_KEYWORD
-    assert not DEFAULTS.keys() & parameters.keys()
+    assert not OPTIONS.keys() & parameters.keys()
 
 
 def test_a_configuration_has_the_same_defaults():
     config = LinformerConfig()
     assert config.k == DEFAULT_K
-    assert {name: getattr(config, name) for name in FIELDS} == {name: DEFAULTS[name] for name in FIELDS}
+    assert {name: getattr(config, name) for name in FIELDS} == {name: OPTIONS[name] for name in FIELDS}
 
 
 @pytest.mark.parametrize(("max_len", "k"), [(3, 1), (13, 3), (128, 32), (1023, 255), (4096, DEFAULT_K)])

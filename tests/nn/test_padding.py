@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from map_choices import PROJECTIONS, owned_maps
+from map_choices import BESIDE_SLOTS, PROJECTIONS, owned_maps
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
@@ -31,7 +31,7 @@ def build(subject, **options):
     if subject == "full":
         return SelfAttention(FullAttention(WIDTH, 4, **DOUBLE))
     if subject == "attention":
-        return SelfAttention(LinformerAttention(WIDTH, 4, **SIZES, **options))
+        return SelfAttention(LinformerAttention(WIDTH, 4, **{**SIZES, **options}))
     if subject == "stack":
         return LinformerEncoder(WIDTH, 4, 2, **calm, norm_first=True)
     return LinformerEncoderLayer(WIDTH, 4, **calm, norm_first=subject == "pre-norm-layer")
@@ -40,7 +40,7 @@ def build(subject, **options):
 CASES = [
     ("full", {}),
     *(("attention", {"projection": projection, "sharing": sharing}) for projection, sharing in owned_maps()),
-    ("post-norm-layer", {}),
+    *(("post-norm-layer", options) for options in ({}, *BESIDE_SLOTS.values())),
     ("pre-norm-layer", {"projection": "dynamic"}),
     *(("stack", {"projection": projection, "sharing": "layerwise"}) for projection in ("linear", "conv", "dynamic")),
     *(("stack", {"window": 3, "projection": projection}) for projection in ("linear", "max")),

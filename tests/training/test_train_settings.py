@@ -1,12 +1,10 @@
 import dataclasses
-from typing import get_args
 
 import pytest
 
 from torch_linformer.errors import InputError, flag
-from torch_linformer.models.configuration import CHOICES
 from torch_linformer.nn.attention.context import FullContext
-from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing, SlotMass
+from torch_linformer.nn.options import AttentionConfig
 from torch_linformer.opening.run_folder import identity
 from torch_linformer.training import train_settings
 from torch_linformer.training.run_options import read_config
@@ -209,17 +207,9 @@ def test_the_size_of_a_model_by_its_width(width, name):
     assert size_of_width(width) is SIZES[name]
 
 
-def test_the_choices_are_those_of_the_modules():
-    choices = {item.name: item.metadata["choices"] for item in dataclasses.fields(TrainSettings)}
-    assert choices["projection"] == get_args(Projection) and choices["sharing"] == get_args(Sharing)
-    assert choices["slot_mass"] == get_args(SlotMass)
-    assert choices["activation_memory"] == get_args(ActivationMemory)
-    assert choices["attention"] == get_args(CHOICES["attention"])
-
-
 @pytest.mark.parametrize("name", OF_LINFORMER)
 def test_what_full_attention_does_not_have_is_what_its_modules_refuse(name):
-    options = {**DEFAULTS, name: OF_LINFORMER[name]}
+    options = AttentionConfig(**{name: OF_LINFORMER[name]})
     assert FullContext.unused_options(options) == [name] and not TrainSettings(attention="full").applies(name)
 
 

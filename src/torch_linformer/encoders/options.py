@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from torch_linformer.functional.causal.attention import check_window
-from torch_linformer.nn.options import DEFAULTS, AttentionOptions, check_choice, default_k
+from torch_linformer.nn.options import AttentionConfig, check_choice, default_k
 
 Projection = Literal["dynamic", "mean"]
 
@@ -72,11 +72,11 @@ class LinearOptions:
         """Whether there is a row that is read by slots and window, and not exactly."""
         return self.longest_exact < self.max_length
 
-    def of_attention(self) -> AttentionOptions:
+    def of_attention(self) -> AttentionConfig:
         """The same for one attention of :mod:`torch_linformer.nn`."""
         chosen: dict[str, Any] = {name: getattr(self, name) for name in ("window", "exact_first", "exact_last")}
         if self.k > 0:
             dynamic = self.projection == "dynamic"
             chosen |= {"projection": self.projection, "slot_mass": "learned" if dynamic else "fixed"}
             chosen |= {"sharing": "kv_per_head"} if dynamic else {}
-        return AttentionOptions(**{**DEFAULTS, **chosen})  # type: ignore[typeddict-item]
+        return AttentionConfig(**chosen)

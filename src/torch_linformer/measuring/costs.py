@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
+from torch_linformer.choices import Sharing
 from torch_linformer.functional.products import SlotProducts, count_multiplications
-from torch_linformer.nn.options import Sharing
 
 Order = Literal["compress_first", "project_last"]
 

@@ -96,7 +96,7 @@ def fields_of(backbone: LinearConfig) -> dict[str, Any]:
         longest = getattr(config, "max_position_embeddings", 0)
         return {**sizes, "attention": "full", "num_key_value_heads": heads, "max_position_embeddings": longest}
     options = backbone.linear_options
-    attention: dict[str, Any] = {**options.of_attention()}
+    attention: dict[str, Any] = options.of_attention().attention
     heads = next(iter(backbone.attentions.values()))
     attention |= {"k": options.k, "num_key_value_heads": heads.num_kv_heads, "head_dim": heads.head_dim}
     attention.pop("num_kv_heads"), attention.pop("rotary_dim")

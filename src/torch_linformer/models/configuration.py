@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from torch_linformer.choices import AttentionKind, Pooling, PositionEmbedding
 from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
 from torch_linformer.lengths import longest_input
 from torch_linformer.models.arguments import CACHE_NAMES
@@ -16,19 +17,17 @@ from torch_linformer.models.base_configuration import BaseConfig
 from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
-    DEFAULTS,
-    AttentionOptions,
+    AttentionConfig,
     check_activation_memory,
     check_choice,
     check_k,
-    check_values,
     default_k,
 )
 
 CHOICES: dict[str, Any] = {
-    "attention": Literal["linformer", "full"],
-    "position_embedding": Literal["learned", "sinusoidal", "rotary", "none"],
-    "pooling": Literal["mean", "cls", "last", "max", "mean_max"],
+    "attention": AttentionKind,
+    "position_embedding": PositionEmbedding,
+    "pooling": Pooling,
 }
 
 FIELDS = (
@@ -58,7 +57,7 @@ class LinformerConfig(BaseConfig):
         head_dim: width of one head, ``hidden_size / num_attention_heads`` by default.
         k: slots K, one number, min(256, max_position_embeddings / 4) by default, or one a layer.
         sharing, projection, length_scaling, causal, window, slot_bias, slot_mass, exact_first, exact_last: options of
-            the attention: see :class:`torch_linformer.nn.options.AttentionOptions`.
+            the attention: see :class:`torch_linformer.nn.options.AttentionConfig`.
         attention: ``linformer``, or ``full`` for the same model with ordinary attention.
         position_embedding: ``learned``, ``sinusoidal``, ``none``, or for causal models ``rotary``; positions count real
             tokens.
@@ -74,7 +73,7 @@ class LinformerConfig(BaseConfig):
         lm_head_transform: False makes the head of a language model one linear map.
         activation_memory: what training keeps of each layer: ``none`` (everything), ``checkpoint`` (its input) or
             ``reversible`` (nothing; another model, which needs ``norm_first``): see
-            :class:`torch_linformer.nn.options.StackOptions`.
+            :class:`torch_linformer.nn.options.StackConfig`.
         chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
         lexical_features: words and pairs that the lexical head of a classifier counts
@@ -133,15 +132,15 @@ class LinformerConfig(BaseConfig):
     classifier_dropout: float | int | None = None
 
     k: int | list[int] | None = None
-    sharing: str = DEFAULTS["sharing"]
-    projection: str | None = DEFAULTS["projection"]
-    length_scaling: bool = DEFAULTS["length_scaling"]
-    causal: bool = DEFAULTS["causal"]
-    window: int | None = DEFAULTS["window"]
-    slot_bias: bool = DEFAULTS["slot_bias"]
-    slot_mass: str = DEFAULTS["slot_mass"]
-    exact_first: int = DEFAULTS["exact_first"]
-    exact_last: int = DEFAULTS["exact_last"]
+    sharing: str = AttentionConfig.sharing
+    projection: str | None = AttentionConfig.projection
+    length_scaling: bool = AttentionConfig.length_scaling
+    causal: bool = AttentionConfig.causal
+    window: int | None = AttentionConfig.window
+    slot_bias: bool = AttentionConfig.slot_bias
+    slot_mass: str = AttentionConfig.slot_mass
+    exact_first: int = AttentionConfig.exact_first
+    exact_last: int = AttentionConfig.exact_last
     attention: str = "linformer"
     position_embedding: str = "learned"
     partial_rotary_factor: float | int = 0.5
@@ -214,9 +213,7 @@ class LinformerConfig(BaseConfig):
         super().__post_init__(**kwargs)
 
     def _check_attention(self) -> None:
-        options = attention_options(self)
-        check_values(options)
-        CONTEXTS[self.attention][self.causal].check_options(options)
+        CONTEXTS[self.attention][self.causal].check_options(attention_options(self))
         if self.attention == "full":
             return
         longest, limit = self.max_position_embeddings, "max_position_embeddings"
@@ -258,14 +255,10 @@ class LinformerConfig(BaseConfig):
         return [names[number] for number in sorted(names)]
 
 
-def attention_options(config: LinformerConfig) -> AttentionOptions:
+def attention_options(config: LinformerConfig) -> AttentionConfig:
     """The options of every attention of a model."""
-    return {
-        "num_kv_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
-        "rotary_dim": config.rotary_dim,
-        **{name: getattr(config, name) for name in FIELDS},  # type: ignore[typeddict-item]
-    }
+    options = {name: getattr(config, name) for name in ("head_dim", "rotary_dim", *FIELDS)}
+    return AttentionConfig(num_kv_heads=config.num_key_value_heads, **options)
 
 
 def take_fields(config_class: type[PreTrainedConfig], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -277,8 +270,8 @@ def take_fields(config_class: type[PreTrainedConfig], kwargs: dict[str, Any]) ->
 def with_changes(saved: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a configuration with ``changes``, without ``saved`` options that its attention does not have."""
     changed = {**saved, **changes}
-    options = AttentionOptions(**{**DEFAULTS, **{name: changed[name] for name in FIELDS if name in changed}})  # type: ignore[typeddict-item]
+    options = AttentionConfig(**{name: changed[name] for name in FIELDS if name in changed})
     attention = changed.get("attention", "linformer")
     check_choice("attention", attention, CHOICES["attention"])
-    unused = CONTEXTS[attention][bool(options["causal"])].unused_options(options)
+    unused = CONTEXTS[attention][bool(options.causal)].unused_options(options)
     return {name: value for name, value in changed.items() if name in changes or name not in unused}

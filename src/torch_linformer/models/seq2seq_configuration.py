@@ -9,13 +9,11 @@ from torch_linformer.models.base_configuration import BaseConfig
 from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.options import (
-    DEFAULTS,
     DENSE,
     PARAMETERLESS,
-    AttentionOptions,
+    AttentionConfig,
     check_activation_memory,
     check_k,
-    check_values,
 )
 
 OF_THE_PARTS = (
@@ -108,7 +106,7 @@ class LinformerSeq2SeqConfig(BaseConfig):
         self.memory_projection = encoder.projection if self.memory_projection is None else self.memory_projection
         if self.memory_sharing is None:
             unshared = self.memory_projection in PARAMETERLESS
-            self.memory_sharing = DEFAULTS["sharing"] if unshared else encoder.sharing
+            self.memory_sharing = AttentionConfig.sharing if unshared else encoder.sharing
         self._check_memory()
         if self.share_embeddings and self.tie_word_embeddings:
             for name in ("vocab_size", "hidden_size", "pad_token_id"):
@@ -155,7 +153,6 @@ class LinformerSeq2SeqConfig(BaseConfig):
             return
         options = memory_options(self)
         try:
-            check_values(options)
             SlotContext.check_options(options)
         except ValueError as error:
             raise ValueError(f"memory_{error}") from None
@@ -164,7 +161,7 @@ class LinformerSeq2SeqConfig(BaseConfig):
             check_k(k, encoder.max_position_embeddings, name="memory_k", limit=limit)
 
 
-def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
+def memory_options(config: LinformerSeq2SeqConfig) -> AttentionConfig:
     """The options of the decoder's attention to the encoder's output."""
     encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
     options: dict[str, Any] = {"num_kv_heads": decoder.num_key_value_heads, "head_dim": decoder.head_dim}
@@ -172,7 +169,7 @@ def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
         options |= {"projection": config.memory_projection, "sharing": config.memory_sharing}
         if config.memory_projection in DENSE:
             options["length_scaling"] = encoder.length_scaling
-    return AttentionOptions(**{**DEFAULTS, **options})  # type: ignore[typeddict-item]
+    return AttentionConfig(**options)
 
 
 def _as_config(config: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:

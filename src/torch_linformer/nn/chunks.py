@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.kernels.graph import can_be_cut, can_swap_parameters
-from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
+from torch_linformer.functional.padding import Padding
 
 PositionWise = Callable[[Tensor], Tensor]
 
@@ -47,40 +47,13 @@ def take(sequence: Tensor, chunk: slice, dim: int) -> Tensor:
     return sequence.narrow(dim, chunk.start, chunk.stop - chunk.start)
 
 
-class Chunks:
-    """A sequence ``(B, N, C)``, worked on ``size`` positions at a time, its real tokens first.
-
-    Attributes:
-        padding: of the sequence in this order.
-        is_copy: its real tokens were moved, so that it is nobody else's and may be written over.
-    """
-
-    def __init__(self, sequence: Tensor, padding: Padding | None, size: int) -> None:
-        if padding is not None and padding.is_piece:
-            raise ValueError("a piece of the rows is not read in chunks: leave chunk_size out here")
-        self.is_copy = padding is not None and not padding.in_order
-        self.sequence = sequence if padding is None else reorder(sequence, padding.order, dim=1)
-        self.padding = None if padding is None else padding.justified
-        self.size, self.length = size, sequence.shape[1]
-
-    def __iter__(self) -> Iterator[slice]:
-        return cut(self.length, self.size)
-
-    def read(self, chunk: slice) -> Tensor:
-        """One chunk, with zeros at padding."""
-        return zero_padding(self.sequence[:, chunk], mask_of(self.padding_of(chunk)))
-
-    def padding_of(self, chunk: slice) -> Padding | None:
-        return chunk_padding(self.padding, chunk)
-
-
 def chunk_padding(padding: Padding | None, chunk: slice) -> Padding | None:
     """The padding of some positions of rows whose real tokens come first."""
     return None if padding is None else Padding(padding.mask[:, chunk], in_order=True)
 
 
 class Gathered:
-    """A sequence of ``length`` positions in dimension ``dim``, gathered piece by piece.
+    """A sequence of ``length`` positions in dimension ``dim``, gathered chunk by chunk.
 
     It is written into ``buffer`` where that has its dtype, and otherwise into a new tensor.
     """
@@ -94,18 +67,18 @@ class Gathered:
         """Whether ``chunk`` is all of it."""
         return bool(chunk.stop - chunk.start == self.length)
 
-    def write(self, chunk: slice, piece: Tensor) -> None:
-        """Put ``piece`` where ``chunk`` says."""
+    def write(self, chunk: slice, part: Tensor) -> None:
+        """Put ``part`` where ``chunk`` says."""
         if self.is_whole(chunk) and not self._overwrites:
-            self._output = piece
+            self._output = part
             return
-        if self._output is None or self._output.dtype != piece.dtype:
-            shape = [self.length if axis == self.dim else size for axis, size in enumerate(piece.shape)]
-            self._output = piece.new_empty(shape)
-        take(self._output, chunk, self.dim).copy_(piece)
+        if self._output is None or self._output.dtype != part.dtype:
+            shape = [self.length if axis == self.dim else size for axis, size in enumerate(part.shape)]
+            self._output = part.new_empty(shape)
+        take(self._output, chunk, self.dim).copy_(part)
 
     def sequence(self) -> Tensor:
-        """The whole, once every piece is written."""
+        """The whole, once every chunk is written."""
         assert self._output is not None
         return self._output
 
@@ -128,9 +101,8 @@ def map_chunks(
     if chunk_size is None or not can_be_cut():
         return function(sequence)
     if torch.is_grad_enabled():
-        pieces = (take(sequence, chunk, dim) for chunk in cut(length, chunk_size))
         again = computed_again(function, owner)
-        results = [again(piece) for piece in pieces]
+        results = [again(take(sequence, chunk, dim)) for chunk in cut(length, chunk_size)]
         return results[0] if len(results) == 1 else torch.cat(results, dim)
     output = Gathered(length, dim, sequence if overwrite else None)
     for chunk in cut(length, chunk_size):

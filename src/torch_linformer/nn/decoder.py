@@ -1,32 +1,63 @@
 """The transformer decoder over Linformer attention, layer and stack, with the signatures of ``torch.nn``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAttention, Past
-from torch_linformer.nn.attention.checks import check_causal_mask, check_memory
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.chunks import Chunks, must_be_called
-from torch_linformer.nn.layer import TransformerLayer
+from torch_linformer.nn.chunks import must_be_called
+from torch_linformer.nn.layer import Attend, TransformerLayer
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import (
-    LayerOptions,
-    StackOptions,
+    AttentionConfig,
+    LayerConfig,
+    StackConfig,
     check_activation_memory,
+    check_k,
     default_k,
-    memory_slots,
-    split_attentions,
-    split_options,
-    split_stack_options,
 )
-from torch_linformer.nn.padding import KeyPaddingMask
+from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
 from torch_linformer.nn.stack import Stack, plan_layers
+
+OF_TARGET = ("window", "rotary_dim")  # options of the self-attention
+OF_MEMORY = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")
+
+
+def _attentions_of(config: LayerConfig, options: Mapping[str, Any]) -> tuple[AttentionConfig, AttentionConfig]:
+    """The self-attention, which is causal, and the attention to the memory, which is not."""
+    for name in ("causal", "slot_bias"):
+        if name in options:
+            raise TypeError(f"a decoder layer takes no {name}: its self-attention is causal, its memory is read whole")
+    target = {name: value for name, value in config.attention.items() if name not in (*OF_MEMORY, "causal")}
+    memory = {name: value for name, value in config.attention.items() if name not in OF_TARGET}
+    return AttentionConfig(**target, causal=True), AttentionConfig(**memory)
+
+
+def _check_causal_mask(mask: Tensor | None, is_causal: bool | None, length: int) -> None:
+    """Raise ``ValueError`` for a mask of the target that is not the causal one."""
+    if mask is None or is_causal:
+        return
+    hidden = mask if mask.dtype == torch.bool else mask <= LOWEST
+    expected = torch.ones(length, length, dtype=torch.bool, device=mask.device).triu(1)
+    causal = mask.shape == expected.shape and torch.equal(hidden, expected)
+    if not causal or (mask.dtype != torch.bool and mask.masked_fill(hidden, 0).any()):
+        raise ValueError(
+            f"tgt_mask of shape {tuple(mask.shape)} is not the causal mask of {length} positions, and no other can be "
+            "applied: leave it out (the decoder is causal in any case), and use tgt_key_padding_mask for padding"
+        )
+
+
+def _memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:
+    """Slots of a memory where the target has ``k``; raises ``ValueError`` for a number that does not fit."""
+    slots = min(k, memory_len) if memory_k is None else memory_k
+    check_k(slots, memory_len, name="memory_k", limit="memory_len")
+    return slots
 
 
 class DecoderLayer(TransformerLayer):
@@ -95,8 +126,14 @@ class DecoderLayer(TransformerLayer):
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``memory_len``.
         """
-        check_causal_mask(tgt_mask, tgt_is_causal, tgt.shape[self.sequence_dim(tgt)])
-        check_memory(memory, memory_mask, memory_is_causal, memory_key_padding_mask)
+        _check_causal_mask(tgt_mask, tgt_is_causal, tgt.shape[self.sequence_dim(tgt)])
+        if memory_mask is not None or memory_is_causal:
+            raise ValueError(
+                "the memory is read whole: memory_mask must be None and memory_is_causal False; use "
+                "memory_key_padding_mask for padding"
+            )
+        if isinstance(memory, KeysAndValues) and memory_key_padding_mask is not None:
+            raise ValueError("memory_key_padding_mask belongs to compress(): the compressed memory holds it already")
         memory_inputs: dict[str, Any] = {"key": memory}
         if must_be_called(self.multihead_attn):
             memory_inputs |= {"key_padding_mask": memory_key_padding_mask, "shared_projection": shared_projection}
@@ -107,11 +144,10 @@ class DecoderLayer(TransformerLayer):
         attend_to_memory = partial(self.multihead_attn, **memory_inputs, **weights)
         if runs_in_chunks(self.chunk_size) and not need_weights:
 
-            def read(chunks: Chunks) -> Callable[[slice, Tensor], Sequence[Tensor]]:
-                attend_of = self.attend_in_chunks(chunks, None, past)
-                return lambda chunk, piece: [self.run(piece, [attend_of(chunk), attend_to_memory])]
+            def run(attend: Attend, part: Tensor) -> Sequence[Tensor]:
+                return [self.run(part, [attend, attend_to_memory])]
 
-            return self.run_in_chunks([tgt], padding, read)[0]
+            return self.run_in_chunks([tgt], padding, run, past=past)[0]
         attend = partial(self.self_attn, key_padding_mask=padding, past=past, **weights)
         return self.run(self.clean(tgt, padding), [attend, attend_to_memory])
 
@@ -137,7 +173,7 @@ class LinformerDecoderLayer(DecoderLayer):
         memory_len: longest memory, in tokens; ``max_len`` by default.
         memory_k: slots of the memory, 1 to ``memory_len``; by default ``k``, or ``memory_len`` if that is less.
         memory_dim: width of the memory, C by default.
-        options: :class:`~torch_linformer.nn.options.LayerOptions`: ``window`` and ``rotary_dim`` of the self-attention,
+        options: :class:`~torch_linformer.nn.options.LayerConfig`: ``window`` and ``rotary_dim`` of the self-attention,
             ``projection``, ``sharing`` (not ``layerwise``, which belongs to :class:`LinformerDecoder`),
             ``length_scaling``, ``slot_mass``, ``exact_first`` and ``exact_last`` of the memory (the self-attention has
             no exact tokens), ``num_kv_heads``, ``head_dim`` and ``attention_dropout`` of both, ``gated``,
@@ -166,21 +202,24 @@ class LinformerDecoderLayer(DecoderLayer):
         memory_dim: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[LayerOptions],
+        **options: Any,
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
         k = default_k(max_len) if k is None else k
-        parts = split_options(options, dropout, self)
-        target_options, memory_options = split_attentions(parts.attention)
+        config = LayerConfig.of(self, options)
+        target, memory = _attentions_of(config, options)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
-        slots = memory_slots(k, memory_k, memory_len)
-        memory_options |= {"kdim": memory_dim, "vdim": memory_dim}
+        linears["dropout"] = config.dropout_of_weights(dropout)
+        slots = _memory_slots(k, memory_k, memory_len)
         super().__init__(
-            LinformerAttention(d_model, nhead, max_len, k, **linears, **target_options),
-            LinformerAttention(d_model, nhead, memory_len, slots, **linears, **memory_options),
+            LinformerAttention(d_model, nhead, max_len, k, **linears, **target.attention),
+            LinformerAttention(
+                d_model, nhead, memory_len, slots, kdim=memory_dim, vdim=memory_dim, **linears, **memory.attention
+            ),
             *(dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias),
-            **parts.layer,
+            gated=config.gated,
+            chunk_size=config.chunk_size,
             **factory,
         )
 
@@ -235,7 +274,7 @@ class LinformerDecoder(Decoder):
         num_layers: layers.
         k: slots of the target, one number, min(256, max_len / 4) by default, or one a layer.
         memory_k: slots of the memory, one number or one a layer.
-        options: :class:`~torch_linformer.nn.options.StackOptions`: those of the layer, with ``sharing`` also
+        options: :class:`~torch_linformer.nn.options.StackConfig`: those of the layer, with ``sharing`` also
             ``layerwise`` (one E = F for the memory in the whole stack, owned here as ``shared_projection``), and
             ``final_norm``, ``activation_memory`` (``none`` or ``checkpoint``).
 
@@ -263,33 +302,36 @@ class LinformerDecoder(Decoder):
         memory_dim: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[StackOptions],
+        **options: Any,
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
-        parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
-        check_activation_memory(activation_memory, norm_first, decoder=True)
+        config = StackConfig.of(self, options)
+        check_activation_memory(config.activation_memory, norm_first, decoder=True)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
-        target_options, memory_options = split_attentions(parts.attention)
-        target_k = plan_layers(k, num_layers, max_len, d_model, {}).k
+        linears["dropout"] = config.dropout_of_weights(dropout)
+        target, memory = _attentions_of(config, options)
+        target_k = plan_layers(k, num_layers, max_len, d_model, AttentionConfig()).k
         if memory_k is None:
-            memory_k = [memory_slots(layer_k, None, memory_len) for layer_k in target_k]
+            memory_k = [_memory_slots(layer_k, None, memory_len) for layer_k in target_k]
         width = d_model if memory_dim is None else memory_dim
-        plan = plan_layers(memory_k, num_layers, memory_len, width, memory_options, name="memory_k", **factory)
+        plan = plan_layers(memory_k, num_layers, memory_len, width, memory, name="memory_k", **factory)
         read: dict[str, Any] = {"kdim": memory_dim, "vdim": memory_dim, **linears, **plan.options}
         layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
         layers = [
             DecoderLayer(
-                LinformerAttention(d_model, nhead, max_len, layer_k, **linears, **target_options),
-                LinformerAttention(d_model, nhead, memory_len, memory_slots(1, slots, memory_len), **read),
+                LinformerAttention(d_model, nhead, max_len, layer_k, **linears, **target.attention),
+                LinformerAttention(d_model, nhead, memory_len, _memory_slots(1, slots, memory_len), **read),
                 *layout,
-                **parts.layer,
+                gated=config.gated,
+                chunk_size=config.chunk_size,
                 **factory,
             )
             for layer_k, slots in zip(target_k, plan.k, strict=True)
         ]
-        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if norm_first and has_norm else None
-        super().__init__(layers, norm, plan.shared_projection, activation_memory=activation_memory)
+        has_norm = norm_first and config.final_norm
+        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if has_norm else None
+        super().__init__(layers, norm, plan.shared_projection, activation_memory=config.activation_memory)
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take memories up to ``memory_len``; see :meth:`LinformerAttention.resize_max_len`."""

@@ -126,6 +126,20 @@ class DynamicProjection(nn.Module):
         """:meth:`forward` of whole sequences."""
         return cast("list[Tensor]", self(scored, pooled, padding))
 
+    def slots_of_chunk(
+        self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None, chunk: slice, tokens: Tensor
+    ) -> Pooled:
+        """As :meth:`SequenceProjection.slots_of_chunk`, to be joined with those of the other chunks."""
+        return cast(Pooled, self(scored, pooled, padding, chunk=chunk, tokens=tokens))
+
+    def join(self, slots: Pooled | None, added: Pooled) -> Pooled:
+        return added if slots is None else slots.joined(added)
+
+    def total(
+        self, slots: Pooled, last: Pooled, pooled: list[Tensor], length: int, padding: Padding | None
+    ) -> list[Tensor]:
+        return self.slots_like(slots, pooled)
+
     def slot_padding(self, sequence: Tensor, padding: Padding | None, all_slots: bool = False) -> None:
         """None: no slot is without a real token."""
 

@@ -1,8 +1,8 @@
 """The transformer encoder over Linformer attention, layer and stack, with the signatures of ``torch.nn``."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,10 @@ from torch_linformer.functional.kernels.torch_private import disable_dynamo
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.chunks import Chunks, has_hooks
-from torch_linformer.nn.layer import SelfAttentionLayer
+from torch_linformer.nn.chunks import has_hooks
+from torch_linformer.nn.layer import Attend, SelfAttentionLayer
 from torch_linformer.nn.linear import Activation
-from torch_linformer.nn.options import LayerOptions, StackOptions, split_options, split_stack_options
+from torch_linformer.nn.options import LayerConfig, StackConfig
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.reversible import Reversal, ReversibleEncoderLayer
 from torch_linformer.nn.stack import Stack, plan_layers
@@ -54,11 +54,10 @@ class EncoderLayer(SelfAttentionLayer):
         padding = self.read_padding(src, src_key_padding_mask)
         if self.can_chunk(padding, src_mask, is_causal, need_weights):
 
-            def read(chunks: Chunks) -> Callable[[slice, Tensor], Sequence[Tensor]]:
-                attend_of = self.attend_in_chunks(chunks, shared_projection, past)
-                return lambda chunk, piece: [self.run(piece, [attend_of(chunk)])]
+            def run(attend: Attend, part: Tensor) -> Sequence[Tensor]:
+                return [self.run(part, [attend])]
 
-            return self.run_in_chunks([src], padding, read, overwrite)[0]
+            return self.run_in_chunks([src], padding, run, shared_projection, past, overwrite)[0]
         attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
         # A causal model predicts the first token of a row where there is padding before it: nothing may show there.
         handed_over = padding is src_key_padding_mask and not self.self_attn.causal
@@ -84,7 +83,7 @@ class LinformerEncoderLayer(EncoderLayer):
         bias: on linear maps and norms.
         max_len: longest sequence, in tokens.
         k: slots K, 1 to ``max_len``, min(256, max_len / 4) by default; 0 with a ``window``, for no slots.
-        options: :class:`~torch_linformer.nn.options.LayerOptions`: those of :class:`LinformerAttention`, and
+        options: :class:`~torch_linformer.nn.options.LayerConfig`: those of :class:`LinformerAttention`, and
             ``attention_dropout``, ``gated``, ``chunk_size``.
 
     Raises:
@@ -108,14 +107,16 @@ class LinformerEncoderLayer(EncoderLayer):
         k: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[LayerOptions],
+        **options: Any,
     ) -> None:
-        parts = split_options(options, dropout, self)
+        config = LayerConfig.of(self, options)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
-        attention = LinformerAttention(d_model, nhead, max_len, k, **linears, **parts.attention)
+        linears: dict[str, Any] = {"dropout": config.dropout_of_weights(dropout), "bias": bias, **factory}
+        attention = LinformerAttention(
+            d_model, nhead, max_len, k, batch_first=batch_first, **linears, **config.attention
+        )
         layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
-        super().__init__(attention, *layout, **parts.layer, **factory)
+        super().__init__(attention, *layout, gated=config.gated, chunk_size=config.chunk_size, **factory)
 
 
 class Encoder(Stack):
@@ -210,7 +211,7 @@ class LinformerEncoder(Encoder):
     Args:
         num_layers: layers.
         k: one number, min(256, max_len / 4) by default, or one a layer (nonuniform K).
-        options: :class:`~torch_linformer.nn.options.StackOptions`: those of the layer, with ``sharing`` also
+        options: :class:`~torch_linformer.nn.options.StackConfig`: those of the layer, with ``sharing`` also
             ``layerwise`` (one E = F for the whole stack, owned here as ``shared_projection``), and ``final_norm``,
             ``activation_memory``.
 
@@ -249,21 +250,23 @@ class LinformerEncoder(Encoder):
         k: int | Sequence[int] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[StackOptions],
+        **options: Any,
     ) -> None:
-        parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
+        config = StackConfig.of(self, options)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        plan = plan_layers(k, num_layers, max_len, d_model, parts.attention, **factory)
+        plan = plan_layers(k, num_layers, max_len, d_model, config, **factory)
         attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **plan.options, **factory}
-        layer_class = ReversibleEncoderLayer if activation_memory == "reversible" else EncoderLayer
+        attention["dropout"] = config.dropout_of_weights(dropout)
         layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
+        layer: dict[str, Any] = {"gated": config.gated, "chunk_size": config.chunk_size, **factory}
+        layer_class = ReversibleEncoderLayer if config.activation_memory == "reversible" else EncoderLayer
         layers = [
-            layer_class(LinformerAttention(d_model, nhead, max_len, k, **attention), *layout, **parts.layer, **factory)
-            for k in plan.k
+            layer_class(LinformerAttention(d_model, nhead, max_len, k, **attention), *layout, **layer) for k in plan.k
         ]
-        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if norm_first and has_norm else None
-        kept: dict[str, Any] = {"activation_memory": activation_memory, "chunk_size": parts.layer["chunk_size"]}
-        super().__init__(layers, norm, plan.shared_projection, **kept)
+        has_norm = norm_first and config.final_norm
+        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if has_norm else None
+        memory: dict[str, Any] = {"activation_memory": config.activation_memory, "chunk_size": config.chunk_size}
+        super().__init__(layers, norm, plan.shared_projection, **memory)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""

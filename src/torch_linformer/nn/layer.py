@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.kernels.graph import runs_in_chunks
-from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
 from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.attention.keys_and_values import Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.chunks import Chunks, Gathered, check_chunk_size, map_chunks, must_be_called
+from torch_linformer.nn.chunks import Gathered, check_chunk_size, chunk_padding, cut, map_chunks, must_be_called
 from torch_linformer.nn.linear import Activation, resolve_activation, run_activated, run_linear
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
@@ -117,44 +117,42 @@ class TransformerLayer(nn.Module):
         self,
         streams: Sequence[Tensor],
         padding: Padding | None,
-        read: Callable[[Chunks], Callable[..., Sequence[Tensor]]],
+        run: Callable[..., Sequence[Tensor]],
+        shared_projection: SequenceMap | None = None,
+        past: Past | None = None,
         overwrite: bool = False,
     ) -> list[Tensor]:
-        """The streams after the layer, computed chunk by chunk.
+        """What ``run`` makes of the streams, chunk by chunk: the streams after the layer first.
 
-        ``read`` is given the whole of the last stream, and returns what is run for each chunk: a function of its slice
-        and of the pieces of the streams. With ``overwrite`` the results may take the place of the streams.
+        One pass over the last stream makes the slots that its chunks attend to; a causal layer needs no such pass: what
+        it has read is its past. ``run`` is given the self-attention and the streams of a chunk. With ``overwrite`` the
+        results may take the place of the streams.
         """
-        assert self.chunk_size is not None
-        attention = self.self_attn
-        sequences = [Chunks(attention.to_batch_first(x), padding, self.chunk_size) for x in streams]
-        run = read(sequences[-1])
-        outputs = [Gathered(x.length, 1, x.sequence if overwrite or x.is_copy else None) for x in sequences]
-        for chunk in sequences[0]:
-            pieces = [attention.from_batch_first(x.read(chunk), unbatched=False) for x in sequences]
-            for output, piece in zip(outputs, run(chunk, *pieces), strict=True):
-                output.write(chunk, attention.to_batch_first(piece))
-        return [self.put_back(x.sequence(), padding, streams[0].dim() == 2) for x in outputs]
-
-    def attend_in_chunks(
-        self, chunks: Chunks, shared_projection: SequenceMap | None, past: Past | None
-    ) -> Callable[[slice], Attend]:
-        """The self-attention for each chunk of a sequence.
-
-        One pass over it makes slots, which the chunks attend to. A causal layer needs no such pass: what it has read is
-        its past.
-        """
-        if self.self_attn.causal:
-            after = Past() if past is None else past
-            return lambda chunk: partial(self.self_attn, key_padding_mask=chunks.padding_of(chunk), past=after)
-        norm = self.norm(1) if self.norm_first else None
-        context = self.self_attn.compress_chunks(chunks, norm, shared_projection)
-        return lambda chunk: partial(self.self_attn, key=context, past=past, start=chunk.start)
-
-    def put_back(self, sequence: Tensor, padding: Padding | None, unbatched: bool) -> Tensor:
-        """What was put in the order of :class:`Chunks`, as it was."""
-        sequence = sequence if padding is None else padding.restore(sequence)
-        return self.self_attn.from_batch_first(sequence, unbatched)
+        if padding is not None and padding.is_piece:
+            raise ValueError("a piece of the rows is not read in chunks: leave chunk_size out here")
+        attention, size = self.self_attn, self.chunk_size
+        sequences = [attention.to_batch_first(x) for x in streams]
+        length, trailing = sequences[0].shape[1], None
+        if padding is not None:  # real tokens first; what is moved is nobody else's, and may be written over
+            sequences = [reorder(x, padding.order, dim=1) for x in sequences]
+            overwrite, trailing = overwrite or not padding.in_order, padding.justified
+        if attention.causal:
+            attend = partial(attention, past=Past() if past is None else past)
+        else:
+            norm = self.norm(1) if self.norm_first else None
+            context = attention.compress_chunks(sequences[-1], trailing, size, norm, shared_projection)
+            attend = partial(attention, key=context, past=past)
+        outputs = [Gathered(length, 1, x if overwrite else None) for x in sequences]
+        for chunk in cut(length, size):
+            mask = chunk_padding(trailing, chunk)
+            parts = [zero_padding(x[:, chunk], mask_of(mask)) for x in sequences]
+            place: dict[str, Any] = {"key_padding_mask": mask} if attention.causal else {"start": chunk.start}
+            results = run(partial(attend, **place), *(attention.from_batch_first(x, unbatched=False) for x in parts))
+            outputs += [Gathered(length, 1) for _ in results[len(outputs) :]]
+            for output, result in zip(outputs, results, strict=True):
+                output.write(chunk, attention.to_batch_first(result))
+        whole = (x.sequence() if padding is None else padding.restore(x.sequence()) for x in outputs)
+        return [attention.from_batch_first(x, unbatched=streams[0].dim() == 2) for x in whole]
 
     def read_padding(self, x: Tensor, key_padding_mask: KeyPaddingMask) -> Padding | None:
         """The padding of ``x`` as the self-attention needs it, read once for all that the layer does."""

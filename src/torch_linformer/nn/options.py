@@ -1,16 +1,12 @@
 """What attentions, layers and stacks take beside the arguments of ``torch.nn``: declared, with defaults and checks."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, Self, get_args
 
+from torch_linformer.choices import ActivationMemory, Projection, Sharing, SlotMass
 from torch_linformer.functional.causal.attention import check_window
-
-FixedProjection = Literal["linear", "random", "conv", "mean", "max"]
-Projection = Literal[FixedProjection, "dynamic"]
-Sharing = Literal["none", "kv_per_head", "headwise", "kv", "layerwise"]
-SlotMass = Literal["none", "fixed", "learned"]
-ActivationMemory = Literal["none", "checkpoint", "reversible"]
 
 DENSE = ("linear", "random")
 PARAMETERLESS = ("mean", "max")
@@ -20,8 +16,9 @@ ONE_MAP = ("kv_per_head", "kv", "layerwise")  # sharing in which keys and values
 DEFAULT_K = 256
 
 
-class AttentionOptions(TypedDict, total=False):
-    """The options of an attention, in any module that has one. Defaults are in :data:`DEFAULTS`.
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """The options of an attention, in any module that has one.
 
     Attributes:
         num_kv_heads: heads of keys and values (1: multi-query attention), H by default; divides H.
@@ -50,38 +47,46 @@ class AttentionOptions(TypedDict, total=False):
         exact_last: the last tokens likewise (``[SEP]``); not in causal attention.
     """
 
-    num_kv_heads: int | None
-    head_dim: int | None
-    projection: Projection | None
-    sharing: Sharing
-    length_scaling: bool
-    causal: bool
-    window: int | None
-    rotary_dim: int
-    slot_bias: bool
-    slot_mass: SlotMass
-    exact_first: int
-    exact_last: int
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    projection: Projection | None = "linear"
+    sharing: Sharing = "headwise"
+    length_scaling: bool = True
+    causal: bool = False
+    window: int | None = None
+    rotary_dim: int = 0
+    slot_bias: bool = False
+    slot_mass: SlotMass = "none"
+    exact_first: int = 0
+    exact_last: int = 0
+
+    @classmethod
+    def of(cls, owner: object, options: Mapping[str, Any]) -> Self:
+        """``options`` with the defaults of those left out; ``TypeError``, as Python's, for one that ``owner`` lacks."""
+        unknown = sorted(options.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise TypeError(f"{type(owner).__name__} got an unexpected keyword argument {unknown[0]!r}")
+        return cls(**options)
+
+    def check(self) -> None:
+        """Raise ``ValueError`` for a value outside its choices or its range, whatever else is chosen."""
+        if self.projection is not None:
+            check_choice("projection", self.projection, Projection)
+        check_choice("sharing", self.sharing, Sharing)
+        check_choice("slot_mass", self.slot_mass, SlotMass)
+        check_window(self.window)
+        for name in ("exact_first", "exact_last"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0 tokens, got {getattr(self, name)}")
+
+    @property
+    def attention(self) -> dict[str, Any]:
+        """The options of the attention among these."""
+        return {field.name: getattr(self, field.name) for field in fields(AttentionConfig)}
 
 
-DEFAULTS: AttentionOptions = {
-    "num_kv_heads": None,
-    "head_dim": None,
-    "projection": "linear",
-    "sharing": "headwise",
-    "length_scaling": True,
-    "causal": False,
-    "window": None,
-    "rotary_dim": 0,
-    "slot_bias": False,
-    "slot_mass": "none",
-    "exact_first": 0,
-    "exact_last": 0,
-}
-"""What each option is where it is left out."""
-
-
-class LayerOptions(AttentionOptions, total=False):
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig(AttentionConfig):
     """The options of a layer.
 
     Attributes:
@@ -92,12 +97,17 @@ class LayerOptions(AttentionOptions, total=False):
             With gradients only the feed-forward runs in chunks, and again in the backward pass.
     """
 
-    attention_dropout: float | None
-    gated: bool
-    chunk_size: int | None
+    attention_dropout: float | None = None
+    gated: bool = False
+    chunk_size: int | None = None
+
+    def dropout_of_weights(self, dropout: float) -> float:
+        """On the attention weights of a layer with this ``dropout``."""
+        return dropout if self.attention_dropout is None else self.attention_dropout
 
 
-class StackOptions(LayerOptions, total=False):
+@dataclass(frozen=True, kw_only=True)
+class StackConfig(LayerConfig):
     """The options of a stack of layers.
 
     Attributes:
@@ -108,90 +118,8 @@ class StackOptions(LayerOptions, total=False):
             ``torch_linformer.nn.reversible``.
     """
 
-    final_norm: bool
-    activation_memory: ActivationMemory
-
-
-class Parts(NamedTuple):
-    """The options of a layer, by who takes them.
-
-    Attributes:
-        attention: those of the attention, its ``dropout`` among them.
-        layer: those of the layer.
-    """
-
-    attention: dict[str, Any]
-    layer: dict[str, Any]
-
-
-def split_options(options: Mapping[str, Any], dropout: float, owner: object) -> Parts:
-    """``options`` of a layer whose branches have ``dropout``; raises ``TypeError`` for what is no option of it."""
-    rest = dict(options)
-    attention_dropout = rest.pop("attention_dropout", None)
-    layer = {"gated": rest.pop("gated", False), "chunk_size": rest.pop("chunk_size", None)}
-    check_names(rest, owner)
-    rest["dropout"] = dropout if attention_dropout is None else attention_dropout
-    return Parts(rest, layer)
-
-
-def split_stack_options(
-    options: Mapping[str, Any], dropout: float, owner: object
-) -> tuple[Parts, bool, ActivationMemory]:
-    """Those of the layers of a stack, as :func:`split_options`; and ``final_norm`` and ``activation_memory``."""
-    rest = dict(options)
-    final_norm, activation_memory = rest.pop("final_norm", True), rest.pop("activation_memory", "none")
-    return split_options(rest, dropout, owner), final_norm, activation_memory
-
-
-def split_attentions(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the self-attention, which is causal, and of the attention to the memory, which is not."""
-    for name in ("causal", "slot_bias"):
-        if name in options:
-            raise TypeError(f"a decoder layer takes no {name}: its self-attention is causal, its memory is read whole")
-    map_options = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")
-    target_options = ("window", "rotary_dim")
-    target = {name: value for name, value in options.items() if name not in map_options}
-    memory = {name: value for name, value in options.items() if name not in target_options}
-    return {**target, "causal": True}, memory
-
-
-def memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:
-    """Slots of a memory where the target has ``k``; raises ``ValueError`` for a number that does not fit."""
-    slots = min(k, memory_len) if memory_k is None else memory_k
-    check_k(slots, memory_len, name="memory_k", limit="memory_len")
-    return slots
-
-
-def complete(options: Mapping[str, Any], owner: object) -> AttentionOptions:
-    """``options`` with the defaults of those that were left out.
-
-    Raises:
-        TypeError: for an argument that is no option.
-        ValueError: for a value outside its choices or its range.
-    """
-    check_names(options, owner)
-    chosen = AttentionOptions(**{**DEFAULTS, **options})  # type: ignore[typeddict-item]
-    check_values(chosen)
-    return chosen
-
-
-def check_names(options: Mapping[str, Any], owner: object) -> None:
-    """Raise ``TypeError``, as Python does, for an argument of ``owner`` that is no option of an attention."""
-    unknown = sorted(options.keys() - DEFAULTS.keys())
-    if unknown:
-        raise TypeError(f"{type(owner).__name__} got an unexpected keyword argument {unknown[0]!r}")
-
-
-def check_values(options: AttentionOptions) -> None:
-    """Raise ``ValueError`` for a value outside its choices or its range, whatever else is chosen."""
-    if options["projection"] is not None:
-        check_choice("projection", options["projection"], Projection)
-    check_choice("sharing", options["sharing"], Sharing)
-    check_choice("slot_mass", options["slot_mass"], SlotMass)
-    check_window(options["window"])
-    for name in ("exact_first", "exact_last"):
-        if options[name] < 0:
-            raise ValueError(f"{name} must be at least 0 tokens, got {options[name]}")
+    final_norm: bool = True
+    activation_memory: ActivationMemory = "none"
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:

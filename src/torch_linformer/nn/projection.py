@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torch_linformer.choices import FixedProjection
 from torch_linformer.functional.padding import Mask, Padding, length_of, mask_of, reorder, zero_padding
-from torch_linformer.functional.slots.dense import check_length, compress
+from torch_linformer.functional.slots.dense import check_length, compress, scale_to_length
 from torch_linformer.functional.slots.segments import (
     are_reached,
     average_windows,
@@ -22,7 +23,6 @@ from torch_linformer.functional.slots.segments import (
 from torch_linformer.nn.options import (
     DENSE,
     PARAMETERLESS,
-    FixedProjection,
     check_choice,
     check_k,
     check_new_length,
@@ -172,6 +172,28 @@ class SequenceProjection(nn.Module):
         ones = sequence.new_ones(1 if padding is None else sequence.shape[0], sequence.shape[1], 1)
         mass: Tensor = self(ones, padding, all_slots=False)
         return mass.squeeze(-1)
+
+    def slots_of_chunk(
+        self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None, chunk: slice, tokens: Tensor
+    ) -> list[Tensor]:
+        """:meth:`slots_of` the positions of a chunk, real tokens first, of which longer sequences have ``tokens``."""
+        return [self(x, padding, all_slots=False, chunk=chunk) for x in pooled]
+
+    def join(self, slots: list[Tensor] | None, added: list[Tensor]) -> list[Tensor]:
+        """The slots of the chunks so far and of the next one: sums of dense maps, and windows in their order."""
+        if self.projection not in DENSE:
+            return added if slots is None else [torch.cat(pair, dim=-2) for pair in zip(slots, added, strict=True)]
+        # Roundings of a sum grow with its terms: this one is kept in no less than float32.
+        added = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in added]
+        return added if slots is None else [x.add_(y) for x, y in zip(slots, added, strict=True)]
+
+    def total(
+        self, slots: list[Tensor], last: list[Tensor], pooled: list[Tensor], length: int, padding: Padding | None
+    ) -> list[Tensor]:
+        """The slots of whole sequences, from those of all chunks, in the dtype of the ``last`` one's."""
+        if self.projection in DENSE and self.length_scaling:
+            slots = [scale_to_length(x, self.max_len, length, padding) for x in slots]
+        return [x.to(like.dtype) for x, like in zip(slots, last, strict=True)]
 
     def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:
         """The slots that each sequence in ``pooled`` reaches; ``scored`` is for maps that depend on the input."""

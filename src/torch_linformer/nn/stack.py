@@ -1,25 +1,19 @@
 """A stack of layers: what encoders and decoders share."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.choices import ActivationMemory
 from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap, build_map
 from torch_linformer.nn.chunks import check_chunk_size, computed_again, map_chunks
 from torch_linformer.nn.layer import TransformerLayer
-from torch_linformer.nn.options import (
-    DEFAULTS,
-    ActivationMemory,
-    AttentionOptions,
-    check_activation_memory,
-    complete,
-    default_k,
-)
+from torch_linformer.nn.options import AttentionConfig, check_activation_memory, default_k
 
 
 class Stack(nn.Module):
@@ -29,7 +23,7 @@ class Stack(nn.Module):
         layers: the layers.
         norm: the final norm.
         shared_projection: the map to slots that all layers use.
-        activation_memory: as in :class:`~torch_linformer.nn.options.StackOptions`.
+        activation_memory: as in :class:`~torch_linformer.nn.options.StackConfig`.
         chunk_size: positions that the final norm works on at once in inference; the layers have their own.
     """
 
@@ -100,7 +94,7 @@ def plan_layers(
     num_layers: int,
     max_len: int,
     width: int,
-    options: Mapping[str, Any],
+    options: AttentionConfig,
     *,
     name: str = "k",
     device: torch.device | str | None = None,
@@ -115,8 +109,8 @@ def plan_layers(
     Raises:
         ValueError: for as many numbers as there are no layers, or several of them with ``sharing="layerwise"``.
     """
-    chosen = complete({option: value for option, value in options.items() if option in DEFAULTS}, None)
-    is_shared = chosen["sharing"] == "layerwise" and not chosen["causal"]  # which a causal attention refuses
+    options.check()
+    is_shared = options.sharing == "layerwise" and not options.causal  # which a causal attention refuses
     k = default_k(max_len) if k is None else k
     if isinstance(k, int):
         k = [k] * num_layers
@@ -127,12 +121,10 @@ def plan_layers(
     if len(k) != num_layers:
         raise ValueError(f"{name} must be one number or one a layer ({num_layers}), got {len(k)} numbers")
     if not is_shared:
-        return LayerPlan(list(k), dict(options), None)
-    map_options = AttentionOptions(projection=chosen["projection"], length_scaling=chosen["length_scaling"])
+        return LayerPlan(list(k), options.attention, None)
+    map_options: dict[str, Any] = {"projection": options.projection, "length_scaling": options.length_scaling}
     # The others are for the attentions to check, which do not know the map that they are given.
-    SlotContext.check_options({**DEFAULTS, **map_options, "sharing": "layerwise", "slot_mass": chosen["slot_mass"]})
-    layer_options = {option: value for option, value in options.items() if option not in ("sharing", "length_scaling")}
-    shared = None
-    if any(k):
-        shared = build_map(max_len, k[0], width, **map_options, device=device, dtype=dtype)
-    return LayerPlan(list(k), {**layer_options, "projection": None}, shared)
+    SlotContext.check_options(AttentionConfig(**map_options, sharing="layerwise", slot_mass=options.slot_mass))
+    without_map = {"projection": None, "sharing": AttentionConfig.sharing, "length_scaling": True}
+    shared = build_map(max_len, k[0], width, **map_options, device=device, dtype=dtype) if any(k) else None
+    return LayerPlan(list(k), {**options.attention, **without_map}, shared)

@@ -1,8 +1,9 @@
 """The options of a training run that decide which model learns."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, get_args
 
+from torch_linformer.choices import ActivationMemory, AttentionKind, Projection, Sharing, SlotMass
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError
 from torch_linformer.opening.named_encoders import encoder_folder, is_installed
@@ -19,10 +20,6 @@ from torch_linformer.training.run_options import (
 )
 from torch_linformer.training.sizes import SIZES, numbers_of_slots, suggested_k
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
-SHARINGS = ("none", "kv_per_head", "headwise", "kv", "layerwise")
-SLOT_MASSES = ("none", "fixed", "learned")
-ACTIVATION_MEMORY = ("none", "checkpoint", "reversible")
 MAX_LENGTH = 2048
 MAX_TARGET_LENGTH = 256
 DECODER_SLOTS = 16  # of the target so far, in addition to its window
@@ -80,20 +77,24 @@ class ModelSettings(DataSettings):
     exact_first: int = option(0, "leading tokens (such as [CLS]) that every token attends to exactly")
     exact_last: int = option(0, "trailing tokens (such as [SEP]) that every token attends to exactly")
     sharing: str | None = option(
-        None, "how keys, values, heads and layers share a projection  [headwise; dynamic: kv_per_head]", SHARINGS
+        None,
+        "how keys, values, heads and layers share a projection  [headwise; dynamic: kv_per_head]",
+        get_args(Sharing),
     )
     # Segment means generalize best from a few thousand documents (docs/log.md).
     projection: str = option(
-        "mean", "how positions become slots: linear and conv are learned, dynamic depends on the input", PROJECTIONS
+        "mean",
+        "how positions become slots: linear and conv are learned, dynamic depends on the input",
+        get_args(Projection),
     )
     slot_mass: str = option(
-        "none", "bias a slot's score by log(tokens it stands for); not with linear or random", SLOT_MASSES
+        "none", "bias a slot's score by log(tokens it stands for); not with linear or random", get_args(SlotMass)
     )
-    attention: str = option("linformer", "full: the same model with standard attention", ("linformer", "full"))
+    attention: str = option("linformer", "full: the same model with standard attention", get_args(AttentionKind))
     activation_memory: str = option(
         "none",
         "activations kept for the backward pass: all, only layer inputs, or none (reversible layers)",
-        ACTIVATION_MEMORY,
+        get_args(ActivationMemory),
     )
     chunk_size: int | None = option(None, "tokens that the layers process at once in inference  [all]")
     embeddings: str = option(

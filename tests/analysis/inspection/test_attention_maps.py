@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from torch_linformer.analysis.inspection.attention_maps import attention_of_layers, projection_matrix, spread_window
+from torch_linformer.choices import Sharing
 from torch_linformer.models import LinformerModel
 from torch_linformer.nn import SequenceProjection
 from torch_linformer.nn.attention.source import Pair
-from torch_linformer.nn.options import ONE_MAP, PER_HEAD, Sharing
+from torch_linformer.nn.options import ONE_MAP, PER_HEAD
 
 SHARING = ("none", "headwise", "kv", "layerwise")
 LINEAR = ("linear", "random", "conv", "mean")

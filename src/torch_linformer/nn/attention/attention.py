@@ -8,19 +8,11 @@ from torch import Tensor, nn
 from torch_linformer.functional.attention.softmax_parts import Slots
 from torch_linformer.functional.kernels.device_sizes import queries_at_once
 from torch_linformer.functional.padding import Padding
-from torch_linformer.nn.attention.checks import (
-    check_aligned,
-    check_call,
-    check_compressed,
-    check_inputs,
-    check_past,
-    check_piece,
-)
 from torch_linformer.nn.attention.context import Call, Context
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past, at_positions
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.attention.source import ChunkedSource, HeadMaps, Pair, Source
-from torch_linformer.nn.chunks import Chunks, Gathered, cut
+from torch_linformer.nn.attention.source import HeadMaps, Pair, Source
+from torch_linformer.nn.chunks import Gathered, cut
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
@@ -130,36 +122,43 @@ class Attention(nn.Module):
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
         """
         key = query if key is None else key
-        check_call(self.context, type(self).__name__, key, attn_mask, is_causal, past, start)
-        queries = self.to_batch_first(query)
-        check_past(past, queries)
-        padding = None
+        self._check_call(key, attn_mask, is_causal, past, start)
+        context, queries, padding = self.context, self.to_batch_first(query), None
+        if past is not None and past.state is not None and len(past.state.tokens) != queries.shape[0]:
+            raise ValueError(
+                f"past holds {len(past.state.tokens)} rows, but the batch has {queries.shape[0]}: give each batch its "
+                "own Past, or past.select_rows the rows that go on"
+            )
         if isinstance(key, KeysAndValues):
-            check_compressed(self, queries, key, value, key_padding_mask)
+            if value is not None or key_padding_mask is not None:
+                raise ValueError("value and key_padding_mask belong to compress(): what it made holds both")
+            self._check_compressed(queries, key)
             read = key
         else:
-            keys, values = self._keys_and_values(key, value, queries if key is query else None)
-            check_inputs(self, queries, keys, values)
-            padding = read_padding(key_padding_mask, keys, ordered=self.context.is_ordered)
-            check_piece(self.context, type(self).__name__, padding, past)
-            check_aligned(self.context, queries, keys, padding is not None)
-            source = self._source(keys, values, padding)
+            inputs = self._inputs(key, value, queries if key is query else None)
+            self._check_inputs(inputs, queries)
+            padding = read_padding(key_padding_mask, inputs.key, ordered=context.is_ordered)
+            self._check_places(queries, inputs.key, padding, past)
+            source = self._source(inputs, padding)
             if padding is not None:
-                queries = self.context.put_queries_in_order(queries, keys, source.like, padding)
-            read = self.context.read(source, shared_projection)
+                queries = context.put_queries_in_order(queries, inputs.key, source.like, padding)
+            read = context.read(source, shared_projection)
         call = Call(start, past, self.dropout_p, need_weights)
-        output, weights = Gathered(queries.shape[1], dim=1), None
-        for rows in cut(queries.shape[1], self._rows_at_once(queries, need_weights)):
+        output, weights, at_once = Gathered(queries.shape[1], dim=1), None, None
+        if not need_weights and not context.is_aligned:  # each query can be taken by itself: in inference on a CPU
+            at_once = queries_at_once(queries.shape[1], queries.device)
+        for rows in cut(queries.shape[1], at_once):
             heads = self._heads_of_queries(queries if output.is_whole(rows) else queries[:, rows])
-            attended, weights = self.context.attend(heads, read, call)
+            attended, weights = context.attend(heads, read, call)
             output.write(rows, run_linear(self.out_proj, attended.transpose(1, 2).flatten(2)))
             del heads, attended  # so that the next rows are computed in the same memory
-        moved_back = padding if padding is not None and self.context.moves_queries else None
         attended = output.sequence()
-        if moved_back is not None:
-            attended = moved_back.restore(attended)
+        if padding is not None and context.moves_queries:
+            attended = padding.restore(attended)
+            weights = None if weights is None else padding.restore(weights)
         if weights is not None:
-            weights = self._arrange_weights(weights, moved_back, average_attn_weights, query.dim() == 2)
+            weights = weights.mean(dim=1) if average_attn_weights else weights
+            weights = weights.squeeze(0) if query.dim() == 2 else weights
         return self.from_batch_first(attended, query.dim() == 2), weights
 
     def compress(
@@ -185,17 +184,23 @@ class Attention(nn.Module):
                 "compress() of an attention with a window takes no key_padding_mask: a window counts real tokens, and "
                 "the queries, which are not known yet, would have to be counted too; call the attention itself"
             )
-        keys, values = self._keys_and_values(key, value, None)
-        check_inputs(self, None, keys, values)
-        padding = read_padding(key_padding_mask, keys, ordered=self.context.is_ordered)
-        return self.context.read(self._source(keys, values, padding), shared_projection).to_keep()
+        inputs = self._inputs(key, value, None)
+        self._check_inputs(inputs)
+        padding = read_padding(key_padding_mask, inputs.key, ordered=self.context.is_ordered)
+        return self.context.read(self._source(inputs, padding), shared_projection).to_keep()
 
     def compress_chunks(
-        self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceMap | None
+        self,
+        sequence: Tensor,
+        padding: Padding | None,
+        chunk_size: int | None,
+        norm: nn.LayerNorm | None,
+        shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
-        """:meth:`compress` of a sequence, normed if there is a norm, that is read chunk by chunk."""
-        check_inputs(self, chunks.sequence, chunks.sequence, chunks.sequence)
-        source = ChunkedSource(chunks.sequence, chunks.padding, self.head_maps, chunks.size, norm)
+        """:meth:`compress` of a sequence ``(B, N, C)``, real tokens first, that is read and normed chunk by chunk."""
+        inputs = Pair(sequence, sequence)
+        self._check_inputs(inputs, sequence)
+        source = Source(inputs, padding, self.head_maps, chunk_size, norm)
         return self.context.read(source, shared_projection)
 
     @property
@@ -233,13 +238,13 @@ class Attention(nn.Module):
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
 
-    def _keys_and_values(self, key: Tensor, value: Tensor | None, queries: Tensor | None) -> Pair:
+    def _inputs(self, key: Tensor, value: Tensor | None, queries: Tensor | None) -> Pair:
         """Inputs ``(B, M, C)``; ``queries`` are those of the keys too."""
         keys = self.to_batch_first(key) if queries is None else queries
         return Pair(keys, keys if value is None or value is key else self.to_batch_first(value))
 
-    def _source(self, keys: Tensor, values: Tensor, padding: Padding | None) -> Source:
-        keys, values, padding = self.context.put_in_order(keys, values, padding)
+    def _source(self, inputs: Pair, padding: Padding | None) -> Source:
+        keys, values, padding = self.context.put_in_order(*inputs, padding)
         return Source(Pair(keys, values), padding, self.head_maps)
 
     def _heads_of_queries(self, queries: Tensor) -> Tensor:
@@ -247,18 +252,66 @@ class Attention(nn.Module):
         channels = run_linear(self.q_proj, queries)
         return channels.view(*channels.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
-    def _rows_at_once(self, queries: Tensor, need_weights: bool) -> int | None:
-        """Queries to work on at a time: all (None), except in inference on a CPU where each can be taken by itself."""
-        if need_weights or self.context.is_aligned:
-            return None
-        return queries_at_once(queries.shape[1], queries.device)
+    def _check_call(
+        self,
+        key: Tensor | KeysAndValues,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        past: Past | None,
+        start: int,
+    ) -> None:
+        """Raise ``ValueError`` for a mask, a past or a start that means nothing here."""
+        context, name = self.context, type(self).__name__
+        if is_causal and not context.causal:
+            raise ValueError(f"is_causal=True, but {name} is not causal: every position sees the whole sequence")
+        if attn_mask is not None and not is_causal:
+            remedy = "pass is_causal=True for the causal mask" if context.causal else "use key_padding_mask for padding"
+            raise ValueError(
+                f"{name} cannot apply an attn_mask of shape {tuple(attn_mask.shape)}, causal or other: "
+                f"{context.no_mask}; {remedy}"
+            )
+        if past is not None and not context.causal:
+            raise ValueError("past belongs to causal attention: here every position sees those after it too")
+        if start and not isinstance(key, KeysAndValues):
+            raise ValueError(f"start={start} needs what compress() made as key: else the queries stand beside the keys")
 
-    def _arrange_weights(self, weights: Tensor, moved: Padding | None, average: bool, unbatched: bool) -> Tensor:
-        """Weights ``(B, H, N, ·)`` of queries as they were given."""
-        if moved is not None:
-            weights = moved.restore(weights)
-        weights = weights.mean(dim=1) if average else weights
-        return weights.squeeze(0) if unbatched else weights
+    def _check_inputs(self, inputs: Pair, query: Tensor | None = None) -> None:
+        """Raise ``ValueError`` for batch-first inputs whose shapes do not fit."""
+        if query is not None:
+            _check_width("query", query, self.q_proj)
+        _check_width("key", inputs.key, self.k_proj)
+        _check_width("value", inputs.value, self.v_proj)
+        shapes = [tuple(x.shape) for x in (inputs.key if query is None else query, *inputs)]
+        if shapes[1][:2] != shapes[2][:2] or shapes[0][0] != shapes[1][0]:
+            raise ValueError(
+                "query, key and value must agree in batch, and key and value in length, "
+                f"got {shapes[0]}, {shapes[1]} and {shapes[2]}"
+            )
+
+    def _check_places(self, query: Tensor, key: Tensor, padding: Padding | None, past: Past | None) -> None:
+        """Raise ``ValueError`` for a piece of the rows in place of all, or queries that cannot stand beside keys."""
+        context, causal = self.context, self.causal
+        if padding is not None and padding.is_piece:
+            if not context.takes_pieces:
+                name = f"{type(self).__name__} with {context.name}"
+                raise ValueError(f"{name} needs whole rows: only slots and windows are made of pieces")
+            if past is not None:
+                raise ValueError("past goes with whole rows: a piece of the rows is given the state of those before it")
+        if context.is_aligned and query.shape[1] != key.shape[1] and (causal or padding is not None):
+            kind = "causal attention is self-attention" if causal else "a window counts the real tokens of both"
+            raise ValueError(f"{kind}: query and key must have one length, got {query.shape[1]} and {key.shape[1]}")
+
+    def _check_compressed(self, query: Tensor, read: KeysAndValues) -> None:
+        """Raise ``ValueError`` for queries that cannot attend to what ``compress`` made."""
+        _check_width("query", query, self.q_proj)
+        batch, heads, _, width = read.slots.keys.shape
+        if batch != query.shape[0]:
+            raise ValueError(f"query has a batch of {query.shape[0]}, but what was compressed one of {batch}")
+        if (heads, width) != (self.num_kv_heads, self.head_dim):
+            raise ValueError(
+                f"what was compressed has {heads} heads of width {width}, this attention {self.num_kv_heads} of "
+                f"{self.head_dim}: it was made by another module"
+            )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Accept the parameters of ``torch.nn.MultiheadAttention``, packed or (kdim, vdim) separate."""
@@ -271,3 +324,10 @@ class Attention(nn.Module):
                 if part is not None:
                     state_dict[f"{prefix}{name}.{kind}"] = part
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def _check_width(name: str, x: Tensor, linear: nn.Linear) -> None:
+    if x.dim() != 3 or x.shape[-1] != linear.in_features:
+        raise ValueError(
+            f"{name} must have 2 or 3 dimensions, the last of {linear.in_features} channels, got shape {tuple(x.shape)}"
+        )

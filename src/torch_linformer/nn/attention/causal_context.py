@@ -12,7 +12,7 @@ from torch_linformer.functional.padding import Padding, mask_of
 from torch_linformer.nn.attention.context import Attended, Call, Context, FullContext, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import FullState, KeysAndValues, Past, at_positions
 from torch_linformer.nn.dynamic_projection import CausalProjection
-from torch_linformer.nn.options import DEFAULTS, AttentionOptions, check_k
+from torch_linformer.nn.options import AttentionConfig, check_k
 
 
 class CausalFullContext(FullContext):
@@ -54,14 +54,14 @@ class CausalSlotContext(Context):
     def __init__(
         self,
         sizes: HeadSizes,
-        options: AttentionOptions = DEFAULTS,
+        options: AttentionConfig = AttentionConfig(),
         max_len: int = 1,
         k: int = 1,
         **factory: Any,
     ) -> None:
         super().__init__(sizes, options, max_len, k)
         check_k(k, max_len, causal=True, window=self.window)
-        self.exact_first = options["exact_first"]
+        self.exact_first = options.exact_first
         self.running = CausalProjection(k, sizes.num_heads, sizes.head_dim, max_len, **factory) if k > 0 else None
 
     @property

@@ -1,5 +1,6 @@
 """What queries attend to, in which one attention differs from another; and that of ordinary attention, everything."""
 
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
@@ -10,8 +11,8 @@ from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCal
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap
-from torch_linformer.nn.attention.source import HeadSource, Source
-from torch_linformer.nn.options import DEFAULTS, AttentionOptions
+from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.options import AttentionConfig
 
 Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are asked for
 
@@ -81,7 +82,7 @@ class Context(nn.Module):
 
     Attributes:
         name: as in an error message.
-        options: the :class:`AttentionOptions` that it has, beside those of heads.
+        options: those of :class:`AttentionConfig` that it has, beside those of heads.
         causal: position t attends to nothing after t, calls can go on from a :class:`Past`, and there is nothing to
             compress.
         takes_pieces: rows may come in pieces, each in a process of its own (``torch_linformer.distributed``).
@@ -101,7 +102,7 @@ class Context(nn.Module):
     def __init__(
         self,
         sizes: HeadSizes,
-        options: AttentionOptions = DEFAULTS,
+        options: AttentionConfig = AttentionConfig(),
         max_len: int = 1,
         k: int = 1,
         **factory: Any,
@@ -109,23 +110,25 @@ class Context(nn.Module):
         super().__init__()
         self.check_options(options)
         self.sizes, self.max_len, self.k = sizes, max_len, k
-        self.window, self.rotary_dim = options["window"], options["rotary_dim"]
+        self.window, self.rotary_dim = options.window, options.rotary_dim
 
     @classmethod
-    def check_options(cls, options: AttentionOptions) -> None:
-        """Raise ``ValueError`` for an option that asks for something this context does not have."""
+    def check_options(cls, options: AttentionConfig) -> None:
+        """Raise ``ValueError`` for a value out of range, or one that asks for something this context does not have."""
+        options.check()
         for name in cls.unused_options(options):
-            value, default = options[name], DEFAULTS[name]  # type: ignore[literal-required]
+            value, default = getattr(options, name), getattr(AttentionConfig, name)
             raise ValueError(f"{name}={value!r} has no effect on {cls.describe(options)}: leave it at {default!r}")
 
     @classmethod
-    def unused_options(cls, options: AttentionOptions) -> list[str]:
+    def unused_options(cls, options: AttentionConfig) -> list[str]:
         """The names of options that differ from their defaults, and that this context does not have."""
         used = OPTIONS_OF_HEADS | cls.options
-        return [name for name in DEFAULTS if name not in used and options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
+        unread = [field for field in fields(AttentionConfig) if field.name not in used]
+        return [field.name for field in unread if getattr(options, field.name) != field.default]
 
     @classmethod
-    def describe(cls, options: AttentionOptions) -> str:
+    def describe(cls, options: AttentionConfig) -> str:
         """The context in an error message."""
         return cls.name
 
@@ -189,7 +192,7 @@ class Context(nn.Module):
         keys, values, key_padding = self.put_in_order(key, value, padding)
         if padding is not None:
             query = padding.justify(query) if self.moves_queries else padding.clean(query)
-        read = self.read(HeadSource(keys, values, key_padding), shared_projection)
+        read = self.read(Source(Pair(keys, values), key_padding), shared_projection)
         output, weights = self.attend(query, read, call)
         if padding is None or not self.moves_queries:
             return output, weights
@@ -243,18 +246,18 @@ class Context(nn.Module):
 
 
 def head_sizes(
-    embed_dim: int, num_heads: int, options: AttentionOptions, kdim: int | None = None, vdim: int | None = None
+    embed_dim: int, num_heads: int, options: AttentionConfig, kdim: int | None = None, vdim: int | None = None
 ) -> HeadSizes:
     """The sizes of an attention of ``torch.nn``; raises ``ValueError`` for heads that do not fit."""
-    num_kv_heads = num_heads if options["num_kv_heads"] is None else options["num_kv_heads"]
+    num_kv_heads = num_heads if options.num_kv_heads is None else options.num_kv_heads
     if num_heads < 1 or num_kv_heads < 1:
         raise ValueError(f"num_heads and num_kv_heads must be at least 1, got {num_heads} and {num_kv_heads}")
-    if options["head_dim"] is None and embed_dim % num_heads:
+    if options.head_dim is None and embed_dim % num_heads:
         raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; give head_dim")
     if num_heads % num_kv_heads:
         raise ValueError(f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads}")
-    head_dim = embed_dim // num_heads if options["head_dim"] is None else options["head_dim"]
-    rotary_dim = options["rotary_dim"]
+    head_dim = embed_dim // num_heads if options.head_dim is None else options.head_dim
+    rotary_dim = options.rotary_dim
     if rotary_dim % 2 or not 0 <= rotary_dim <= head_dim:
         raise ValueError(f"rotary_dim must be even and lie between 0 and head_dim = {head_dim}, got {rotary_dim}")
     key_width, value_width = (embed_dim if width is None else width for width in (kdim, vdim))

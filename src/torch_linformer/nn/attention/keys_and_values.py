@@ -109,8 +109,8 @@ class Past:
         >>> from torch_linformer.nn import LinformerAttention, Past
         >>> attention = LinformerAttention(64, 4, max_len=1024, k=16, causal=True, window=8)
         >>> text, past = torch.randn(1, 100, 64), Past()
-        >>> pieces = [attention(piece, past=past)[0] for piece in text.chunk(4, dim=1)]
-        >>> torch.allclose(torch.cat(pieces, dim=1), attention(text)[0], atol=1e-5)
+        >>> parts = [attention(part, past=past)[0] for part in text.chunk(4, dim=1)]
+        >>> torch.allclose(torch.cat(parts, dim=1), attention(text)[0], atol=1e-5)
         True
     """
 

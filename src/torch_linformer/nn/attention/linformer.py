@@ -1,6 +1,6 @@
 """The two attentions of this package, called as ``torch.nn.MultiheadAttention``: Linformer's, and its ordinary twin."""
 
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
@@ -8,7 +8,7 @@ from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.attention.causal_context import CausalFullContext, CausalSlotContext
 from torch_linformer.nn.attention.context import Context, FullContext, head_sizes
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.options import AttentionOptions, complete, default_k
+from torch_linformer.nn.options import AttentionConfig, default_k
 
 CONTEXTS: dict[str, dict[bool, type[Context]]] = {
     "linformer": {False: SlotContext, True: CausalSlotContext},
@@ -43,7 +43,7 @@ class LinformerAttention(Attention):
         kdim: width of ``key``, C by default.
         vdim: width of ``value``, C by default.
         batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
-        options: :class:`~torch_linformer.nn.options.AttentionOptions`: ``num_kv_heads``, ``head_dim``, ``projection``,
+        options: :class:`~torch_linformer.nn.options.AttentionConfig`: ``num_kv_heads``, ``head_dim``, ``projection``,
             ``sharing`` (not ``layerwise``, which spans layers), ``length_scaling``, ``causal``, ``window``,
             ``rotary_dim``, ``slot_bias``, ``slot_mass``, ``exact_first``, ``exact_last``.
 
@@ -79,13 +79,13 @@ class LinformerAttention(Attention):
         batch_first: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[AttentionOptions],
+        **options: Any,
     ) -> None:
-        chosen = complete(options, self)
+        config = AttentionConfig.of(self, options)
         k = default_k(max_len) if k is None else k
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        sizes = head_sizes(embed_dim, num_heads, chosen, kdim, vdim)
-        context = CONTEXTS["linformer"][chosen["causal"]](sizes, chosen, max_len, k, **factory)
+        sizes = head_sizes(embed_dim, num_heads, config, kdim, vdim)
+        context = CONTEXTS["linformer"][config.causal](sizes, config, max_len, k, **factory)
         super().__init__(embed_dim, context, dropout=dropout, bias=bias, batch_first=batch_first, **factory)
 
 
@@ -108,9 +108,9 @@ class FullAttention(Attention):
         batch_first: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[AttentionOptions],
+        **options: Any,
     ) -> None:
-        chosen = complete(options, self)
-        context = CONTEXTS["full"][chosen["causal"]](head_sizes(embed_dim, num_heads, chosen, kdim, vdim), chosen)
+        config = AttentionConfig.of(self, options)
+        context = CONTEXTS["full"][config.causal](head_sizes(embed_dim, num_heads, config, kdim, vdim), config)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(embed_dim, context, dropout=dropout, bias=bias, batch_first=batch_first, **factory)

@@ -17,16 +17,15 @@ from torch_linformer.functional.attention.softmax_parts import (
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.nn.attention.context import Attended, Call, Context, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, SlotReader, build_map
+from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, build_map
 from torch_linformer.nn.attention.source import Pair, Source
 from torch_linformer.nn.options import (
     COUNTED,
-    DEFAULTS,
     DENSE,
     ONE_MAP,
     PARAMETERLESS,
     PER_HEAD,
-    AttentionOptions,
+    AttentionConfig,
     check_k,
 )
 
@@ -73,8 +72,8 @@ class SlotContext(Context):
         >>> import torch
         >>> from torch_linformer.nn.attention.context import HeadSizes
         >>> from torch_linformer.nn.attention.slot_context import SlotContext
-        >>> from torch_linformer.nn.options import DEFAULTS, AttentionOptions
-        >>> options: AttentionOptions = {**DEFAULTS, "projection": "dynamic", "sharing": "kv_per_head", "window": 8}
+        >>> from torch_linformer.nn.options import AttentionConfig
+        >>> options = AttentionConfig(projection="dynamic", sharing="kv_per_head", window=8)
         >>> context = SlotContext(HeadSizes.of_heads(4, 16), options, max_len=4096, k=64)
         >>> query, key, value = torch.randn(3, 2, 4, 1000, 16)  # heads that another module has made
         >>> context(query, key, value)[0].shape
@@ -96,58 +95,59 @@ class SlotContext(Context):
     def __init__(
         self,
         sizes: HeadSizes,
-        options: AttentionOptions = DEFAULTS,
+        options: AttentionConfig = AttentionConfig(),
         max_len: int = 1,
         k: int = 1,
         **factory: Any,
     ) -> None:
         super().__init__(sizes, options, max_len, k)
         check_k(k, max_len, window=self.window)
-        check_exact_tokens(options["exact_first"], options["exact_last"], max_len)
-        if options["sharing"] == "layerwise":
+        check_exact_tokens(options.exact_first, options.exact_last, max_len)
+        if options.sharing == "layerwise":
             raise ValueError(
                 "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
                 "use LinformerEncoder, or sharing='kv' for one projection in this layer"
             )
-        self.projection = options["projection"]
-        self.exact_first, self.exact_last = options["exact_first"], options["exact_last"]
-        self.mass = options["slot_mass"] if k > 0 else "none"
+        self.projection = options.projection
+        self.exact_first, self.exact_last = options.exact_first, options.exact_last
+        self.mass = options.slot_mass if k > 0 else "none"
         self.proj_k, self.proj_v = self._build_maps(options, factory)
-        has_bias, has_mass = options["slot_bias"] and k > 0, self.mass == "learned"
+        has_bias, has_mass = options.slot_bias and k > 0, self.mass == "learned"
         shape = sizes.num_kv_heads, k, sizes.head_dim
         self.slot_terms = SlotTerms(shape, has_bias, has_mass, **factory) if has_bias or has_mass else None
 
     def _build_maps(
-        self, options: AttentionOptions, factory: dict[str, Any]
+        self, options: AttentionConfig, factory: dict[str, Any]
     ) -> tuple[SequenceMap | None, SequenceMap | None]:
         """E and F; None where there is none, and for F where it is E."""
         if self.projection is None or self.k == 0:
             return None, None
-        sizes, sharing = self.sizes, options["sharing"]
+        sizes, sharing = self.sizes, options.sharing
         per_head = sharing in PER_HEAD
         scored_k, scored_v = (sizes.head_dim,) * 2 if per_head else (sizes.key_width, sizes.value_width)
-        map_options = {"projection": self.projection, "length_scaling": options["length_scaling"], **factory}
-        map_options["num_heads"] = sizes.num_kv_heads if per_head else None
+        num_heads = sizes.num_kv_heads if per_head else None
+        map_options = {"num_heads": num_heads, "length_scaling": options.length_scaling, **factory}
+        map_options["projection"] = self.projection
         proj_k = build_map(self.max_len, self.k, scored_k, **map_options)
         if sharing in ONE_MAP or self.projection in PARAMETERLESS:
             return proj_k, None
         return proj_k, build_map(self.max_len, self.k, scored_v, **map_options)
 
     @classmethod
-    def unused_options(cls, options: AttentionOptions) -> list[str]:
-        projection, without = options["projection"], list[str]()
+    def unused_options(cls, options: AttentionConfig) -> list[str]:
+        projection, without = options.projection, list[str]()
         if projection is None or projection in PARAMETERLESS:
             without = ["sharing"]  # no parameters of its own to share
         if projection not in DENSE:
             without.append("length_scaling")
         if projection is not None and projection not in COUNTED:
             without.append("slot_mass")
-        unused = [name for name in without if options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
+        unused = [name for name in without if getattr(options, name) != getattr(AttentionConfig, name)]
         return [*super().unused_options(options), *unused]
 
     @classmethod
-    def describe(cls, options: AttentionOptions) -> str:
-        projection = options["projection"]
+    def describe(cls, options: AttentionConfig) -> str:
+        projection = options.projection
         return cls.name if projection is None else f"slots made by projection={projection!r}"
 
     @property
@@ -183,18 +183,23 @@ class SlotContext(Context):
         return SlotMaps(proj_k, proj_k if self.proj_v is None else self.proj_v)
 
     def read(self, source: Source, shared_projection: SequenceMap | None = None) -> KeysAndValues:
-        has_window = self.window is not None
-        reader = None if self.k == 0 else SlotReader(self.maps(shared_projection), source, has_window)
-        needs_heads = has_window or (reader is not None and not reader.compresses_first)
-        window_heads: list[Pair] = []
-        for chunk in source.chunks(1 if reader is None else reader.maps.key.chunk_multiple):
-            inputs = source.inputs(chunk)
-            heads = source.heads(inputs) if needs_heads else None
-            if heads is not None and has_window:
-                window_heads.append(heads)
-            if reader is not None:
-                reader.add(chunk, inputs, heads)
-        window = self._window(window_heads, source.padding) if has_window else None
+        has_window, num_slots = self.window is not None, 0
+        if self.k > 0:
+            maps = self.maps(shared_projection)
+            num_slots = maps.key.k
+            slots_read, heads = maps.read(source, has_window)
+            # Of a short text no more than the slots that it reaches are paid for.
+            slots = Slots(*slots_read, maps.key.slot_padding(source.like, source.padding))
+            if self.mass != "none":
+                tokens = maps.key.tokens_of_slots(source.like, source.padding)
+                tokens = tokens.to(torch.promote_types(slots.keys.dtype, torch.float32))
+                log_tokens = tokens.clamp(min=LEAST_TOKENS).log().to(slots.keys.dtype)
+                slots = slots._replace(bias=log_tokens.unsqueeze(1))
+        else:
+            heads = source.all_heads() if has_window else None
+            empty = source.like.new_zeros(source.like.shape[0], self.sizes.num_kv_heads, 0, self.sizes.head_dim)
+            slots = Slots(empty, empty)
+        window = None if heads is None else self._window(heads, source.padding)
         exact = None
         if self.exact_first + self.exact_last > 0:
             places = find_exact_tokens(source.like, source.padding, self.exact_first, self.exact_last)
@@ -202,9 +207,7 @@ class SlotContext(Context):
             exact = ExactTokens(keys, zero_padding(values, mask_of(places.missing)), places.missing)
             if window is not None:  # these tokens count once
                 window = window._replace(padding=places.hidden(source.like.shape[1], self.reach))
-        if reader is None:
-            return KeysAndValues(self._no_slots(source.like), exact, window)
-        return KeysAndValues(self._slots(reader, source), exact, window, reader.maps.key.k)
+        return KeysAndValues(slots, exact, window, num_slots)
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         window = read.window
@@ -220,23 +223,9 @@ class SlotContext(Context):
     def extra_repr(self) -> str:
         return f"{self.name}, max_len={self.max_len}, k={self.k}, window={self.window}"
 
-    def _slots(self, reader: SlotReader, source: Source) -> Slots:
-        """The slots that a sequence reaches, so that a short text pays for no more."""
-        keys, values = reader.slots()
-        projection, bias = reader.maps.key, None
-        if self.mass != "none":
-            tokens = projection.tokens_of_slots(source.like, source.padding)
-            tokens = tokens.to(torch.promote_types(keys.dtype, torch.float32))
-            bias = tokens.clamp(min=LEAST_TOKENS).log().to(keys.dtype).unsqueeze(1)
-        return Slots(keys, values, projection.slot_padding(source.like, source.padding), bias)
-
-    def _no_slots(self, like: Tensor) -> Slots:
-        empty = like.new_zeros(like.shape[0], self.sizes.num_kv_heads, 0, self.sizes.head_dim)
-        return Slots(empty, empty)
-
-    def _window(self, heads: list[Pair], padding: Padding | None) -> Window:
-        """Keys and values of all positions of the rows that queries here can see."""
-        keys, values = heads[0] if len(heads) == 1 else (torch.cat(x, dim=2) for x in zip(*heads, strict=True))
+    def _window(self, heads: Pair, padding: Padding | None) -> Window:
+        """The positions of the rows that queries here can see, those of other processes too."""
+        keys, values = heads
         if padding is None or not padding.is_piece:
             return Window(keys, values, self.reach, padding)
         keys_and_values = padding.around(torch.cat([keys, values], dim=-1), self.reach)

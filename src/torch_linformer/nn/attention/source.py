@@ -31,11 +31,6 @@ class HeadMaps(NamedTuple):
     def has_bias(self) -> bool:
         return self.key.bias is not None or self.value.bias is not None
 
-    @property
-    def widths(self) -> list[tuple[int, int]]:
-        """Inputs and outputs of both maps."""
-        return [(linear.in_features, linear.out_features) for linear in (self.key, self.value)]
-
     def heads(self, inputs: Pair) -> Pair:
         """``(B, H, M, D)`` of inputs ``(B, M, C)``."""
         return self.split(Pair(run_linear(self.key, inputs.key), run_linear(self.value, inputs.value)))
@@ -46,21 +41,31 @@ class HeadMaps(NamedTuple):
 
 
 class Source:
-    """Inputs ``(B, M, C)`` of keys and values, and the linear maps that make heads of them.
+    """What keys and values are made of: a sequence for each, in the order of real tokens that the context needs.
 
     Args:
-        inputs: with zeros at padding; the context's order of real tokens is theirs.
+        inputs: ``(B, M, C)``, or heads ``(B, H, M, D)``, which are their own inputs; with zeros at padding.
         padding: of these positions.
-        maps: of this attention.
+        maps: the linear maps of inputs to heads; None for heads.
+        chunk_size: positions read at once; None for all. Zeros are then put at padding only as it is read, after
+        norm: of the inputs, if there is one: it has a bias.
     """
 
-    def __init__(self, inputs: Pair, padding: Padding | None, maps: HeadMaps | None) -> None:
+    def __init__(
+        self,
+        inputs: Pair,
+        padding: Padding | None,
+        maps: HeadMaps | None = None,
+        chunk_size: int | None = None,
+        norm: nn.LayerNorm | None = None,
+    ) -> None:
         self._inputs, self.padding, self.maps = inputs, padding, maps
+        self.chunk_size, self._norm = chunk_size, norm
 
     @property
     def like(self) -> Tensor:
         """A sequence ``(B, M, ·)`` of the batch, the length, the dtype and the device of what is read."""
-        return self._inputs.key
+        return self._inputs.key if self._inputs.key.dim() == 3 else self._inputs.key[:, 0]
 
     @property
     def is_one_input(self) -> bool:
@@ -73,81 +78,45 @@ class Source:
         return length_of(self.like, self.padding)
 
     def chunks(self, multiple: int) -> Iterator[slice]:
-        """The chunks in which it is read, one by default, each beginning at a multiple of ``multiple``."""
-        yield slice(0, self.like.shape[1])
-
-    def is_whole(self, chunk: slice) -> bool:
-        """Whether ``chunk`` is all there is."""
-        return bool(chunk.stop - chunk.start == self.like.shape[1])
+        """The chunks in which it is read, each beginning at a multiple of ``multiple``."""
+        size = None if self.chunk_size is None else max(self.chunk_size // multiple, 1) * multiple
+        return cut(self.like.shape[1], size)
 
     def padding_of(self, chunk: slice) -> Padding | None:
-        return self.padding
+        return self.padding if self.chunk_size is None else chunk_padding(self.padding, chunk)
 
-    def inputs(self, chunk: slice) -> Pair:
-        """Inputs of a chunk."""
-        return self._inputs
+    def inputs(self, chunk: slice | None = None) -> Pair:
+        """Inputs of a chunk, or all of them."""
+        if chunk is None or self.chunk_size is None:
+            return self._inputs
+        return self._normed(self._inputs.key[:, chunk], mask_of(self.padding_of(chunk)))
 
     def heads(self, inputs: Pair) -> Pair:
         """Heads ``(B, H, m, D)`` of the :meth:`inputs` of a chunk."""
-        assert self.maps is not None
-        return self.maps.heads(inputs)
+        return inputs if self.maps is None else self.maps.heads(inputs)
 
     def all_heads(self) -> Pair:
         """Heads of all positions."""
-        parts = [self.heads(self.inputs(chunk)) for chunk in self.chunks(1)]
-        return parts[0] if len(parts) == 1 else Pair(*(torch.cat(x, dim=2) for x in zip(*parts, strict=True)))
+        if self.chunk_size is None:
+            return self.heads(self._inputs)
+        return join([self.heads(self.inputs(chunk)) for chunk in self.chunks(1)])
 
     def tokens(self, places: ExactPlaces) -> Pair:
         """Heads ``(B, H, T, D)`` of some tokens."""
+        if self.maps is None:
+            heads = self._inputs.key.shape[1]
+            rows = (places.take(x.transpose(1, 2).flatten(2)) for x in self._inputs)
+            return Pair(*(torch.unflatten(x, -1, (heads, -1)).transpose(1, 2) for x in rows))
         keys = places.take(self._inputs.key)
+        if self.chunk_size is not None:
+            return self.heads(self._normed(keys, mask_of(places.missing)))
         return self.heads(Pair(keys, keys if self.is_one_input else places.take(self._inputs.value)))
 
-
-class ChunkedSource(Source):
-    """A sequence ``(B, N, C)`` that is read ``size`` positions at a time, and normed if there is a norm.
-
-    Zeros are put at padding as it is read.
-    """
-
-    def __init__(
-        self, sequence: Tensor, padding: Padding | None, maps: HeadMaps, size: int, norm: nn.LayerNorm | None
-    ) -> None:
-        super().__init__(Pair(sequence, sequence), padding, maps)
-        self.size, self.norm = size, norm
-
-    def chunks(self, multiple: int) -> Iterator[slice]:
-        return cut(self.like.shape[1], max(self.size // multiple, 1) * multiple)
-
-    def padding_of(self, chunk: slice) -> Padding | None:
-        return chunk_padding(self.padding, chunk)
-
-    def inputs(self, chunk: slice) -> Pair:
-        return self._normed(self.like[:, chunk], mask_of(self.padding_of(chunk)))
-
-    def tokens(self, places: ExactPlaces) -> Pair:
-        return self.heads(self._normed(places.take(self.like), mask_of(places.missing)))
-
     def _normed(self, positions: Tensor, mask: Tensor | None) -> Pair:
-        if self.norm is not None:
-            positions = self.norm(positions)
-        positions = zero_padding(positions, mask)  # last, because a norm has a bias
+        positions = zero_padding(positions if self._norm is None else self._norm(positions), mask)
         return Pair(positions, positions)
 
 
-class HeadSource(Source):
-    """Keys and values of heads ``(B, H, M, D)``, which are their own inputs."""
-
-    def __init__(self, keys: Tensor, values: Tensor, padding: Padding | None) -> None:
-        super().__init__(Pair(keys, values), padding, None)
-
-    @property
-    def like(self) -> Tensor:
-        return self._inputs.key[:, 0]
-
-    def heads(self, inputs: Pair) -> Pair:
-        return inputs
-
-    def tokens(self, places: ExactPlaces) -> Pair:
-        heads = self._inputs.key.shape[1]
-        rows = (places.take(x.transpose(1, 2).flatten(2)) for x in self._inputs)
-        return Pair(*(torch.unflatten(x, -1, (heads, -1)).transpose(1, 2) for x in rows))
+def join(heads: list[Pair]) -> Pair:
+    """The heads of chunks, one after the other."""
+    return heads[0] if len(heads) == 1 else Pair(*(torch.cat(x, dim=2) for x in zip(*heads, strict=True)))
