@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import typing
 
 import pytest
 from builders import DECODERS, SELF_ATTENTION, attention, decoder, decoder_layer, encoder, encoder_layer, full_attention
@@ -16,6 +17,7 @@ from torch_linformer.nn import (
     LinformerEncoder,
     LinformerEncoderLayer,
     SequenceProjection,
+    options,
 )
 from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.encoder import Encoder
@@ -189,3 +191,9 @@ def test_each_attention_of_a_decoder_gets_the_options_that_it_has():
 def test_layers_of_the_other_kind_are_refused():
     with pytest.raises(ValueError, match=r"^activation_memory='reversible' needs layers of ReversibleEncoderLayer$"):
         Encoder(encoder(norm_first=True).layers, activation_memory="reversible")
+
+
+@pytest.mark.parametrize("kind", ["Attention", "Layer", "Stack"])
+def test_keywords_that_editors_know_are_the_fields(kind):
+    config, keywords = getattr(options, f"{kind}Config"), getattr(options, f"{kind}Options")
+    assert typing.get_type_hints(keywords) == typing.get_type_hints(config)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,9 @@ from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import (
     AttentionConfig,
     LayerConfig,
+    LayerOptions,
     StackConfig,
+    StackOptions,
     check_activation_memory,
     check_k,
     default_k,
@@ -202,7 +204,7 @@ class LinformerDecoderLayer(DecoderLayer):
         memory_dim: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
         k = default_k(max_len) if k is None else k
@@ -302,7 +304,7 @@ class LinformerDecoder(Decoder):
         memory_dim: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Any,
+        **options: Unpack[StackOptions],
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
         config = StackConfig.of(self, options)

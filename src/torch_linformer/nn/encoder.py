@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
 from torch_linformer.nn.chunks import has_hooks
 from torch_linformer.nn.layer import Attend, SelfAttentionLayer
 from torch_linformer.nn.linear import Activation
-from torch_linformer.nn.options import LayerConfig, StackConfig
+from torch_linformer.nn.options import LayerConfig, LayerOptions, StackConfig, StackOptions
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.reversible import Reversal, ReversibleEncoderLayer
 from torch_linformer.nn.stack import Stack, plan_layers
@@ -107,7 +107,7 @@ class LinformerEncoderLayer(EncoderLayer):
         k: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         config = LayerConfig.of(self, options)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -250,7 +250,7 @@ class LinformerEncoder(Encoder):
         k: int | Sequence[int] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Any,
+        **options: Unpack[StackOptions],
     ) -> None:
         config = StackConfig.of(self, options)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}

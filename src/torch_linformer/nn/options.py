@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Any, Self, get_args
+from typing import Any, Self, TypedDict, get_args
 
 from torch_linformer.choices import ActivationMemory, Projection, Sharing, SlotMass
 from torch_linformer.functional.causal.attention import check_window
@@ -120,6 +120,38 @@ class StackConfig(LayerConfig):
 
     final_norm: bool = True
     activation_memory: ActivationMemory = "none"
+
+
+class AttentionOptions(TypedDict, total=False):
+    """The fields of :class:`AttentionConfig`, as keywords that type checkers and editors know."""
+
+    num_kv_heads: int | None
+    head_dim: int | None
+    projection: Projection | None
+    sharing: Sharing
+    length_scaling: bool
+    causal: bool
+    window: int | None
+    rotary_dim: int
+    slot_bias: bool
+    slot_mass: SlotMass
+    exact_first: int
+    exact_last: int
+
+
+class LayerOptions(AttentionOptions, total=False):
+    """Those of :class:`LayerConfig`."""
+
+    attention_dropout: float | None
+    gated: bool
+    chunk_size: int | None
+
+
+class StackOptions(LayerOptions, total=False):
+    """Those of :class:`StackConfig`."""
+
+    final_norm: bool
+    activation_memory: ActivationMemory
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:

@@ -1,6 +1,6 @@
 """The two attentions of this package, called as ``torch.nn.MultiheadAttention``: Linformer's, and its ordinary twin."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -8,7 +8,7 @@ from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.attention.causal_context import CausalFullContext, CausalSlotContext
 from torch_linformer.nn.attention.context import Context, FullContext, head_sizes
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.options import AttentionConfig, default_k
+from torch_linformer.nn.options import AttentionConfig, AttentionOptions, default_k
 
 CONTEXTS: dict[str, dict[bool, type[Context]]] = {
     "linformer": {False: SlotContext, True: CausalSlotContext},
@@ -79,7 +79,7 @@ class LinformerAttention(Attention):
         batch_first: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Any,
+        **options: Unpack[AttentionOptions],
     ) -> None:
         config = AttentionConfig.of(self, options)
         k = default_k(max_len) if k is None else k
@@ -108,7 +108,7 @@ class FullAttention(Attention):
         batch_first: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Any,
+        **options: Unpack[AttentionOptions],
     ) -> None:
         config = AttentionConfig.of(self, options)
         context = CONTEXTS["full"][config.causal](head_sizes(embed_dim, num_heads, config, kdim, vdim), config)
