@@ -169,8 +169,9 @@ def fit_reader(states: Tensor, unseen: Tensor, targets: Targets) -> LinearPart:
     .. math:: W, b = \arg\min \; L(z W^\top + b) + \frac{\lambda}{2} \lVert W \rVert^2,
         \qquad z = \frac{p - \mathrm{mean}(p)}{\mathrm{std}(p)}
 
-    Mean and standard deviation become a part of the layer. A channel that is all but constant has no weight, which
-    would be a huge one.
+    The more documents, the less the ridge counts: of n documents, :math:`\lambda` times the share of them that a fold
+    learns from, as with scikit-learn's C. Mean and standard deviation become a part of the layer. A channel that is all
+    but constant has no weight, which would be a huge one.
 
     Args:
         states: p of the documents that are not held out, ``(n, C)``.
@@ -183,19 +184,21 @@ def fit_reader(states: Tensor, unseen: Tensor, targets: Targets) -> LinearPart:
     judged = z[torch.from_numpy(targets.judged)]
     decisions = {ridge: judged.new_zeros(len(judged), targets.outputs) for ridge in RIDGES}
     for learned, rows in targets.folds:
-        for ridge, weight, bias in _ridge_path(judged[learned], targets.known[learned], targets):
+        for ridge, weight, bias in _ridge_path(judged[learned], targets.known[learned], targets, 1.0):
             decisions[ridge][rows] = judged[rows] @ weight.T + bias
     chosen = min(RIDGES, key=lambda ridge: targets.loss(decisions[ridge]))
-    weight, bias = next(
-        (weight, bias) for ridge, weight, bias in _ridge_path(z, targets.labels, targets) if ridge == chosen
-    )
+    share = len(targets.folds[0][0]) / len(z)
+    path = _ridge_path(z, targets.labels, targets, share)
+    weight, bias = next((weight, bias) for ridge, weight, bias in path if ridge == chosen)
     weight = weight / std
     bias = bias - weight @ mean
     return LinearPart("the reader", f"ridge {chosen:g}", decisions[chosen], unseen @ weight.T + bias, (weight, bias))
 
 
-def _ridge_path(states: Tensor, labels: Tensor, targets: Targets) -> Iterable[tuple[float, Tensor, Tensor]]:
-    """The linear layers of the least loss, with each of the ridges."""
+def _ridge_path(
+    states: Tensor, labels: Tensor, targets: Targets, share: float
+) -> Iterable[tuple[float, Tensor, Tensor]]:
+    """The linear layers of the least loss, with each of the ridges, of which a share counts."""
     weight = states.new_zeros(targets.outputs, states.shape[1]).requires_grad_()
     bias = states.new_zeros(targets.outputs).requires_grad_()
     for ridge in RIDGES:
@@ -203,7 +206,7 @@ def _ridge_path(states: Tensor, labels: Tensor, targets: Targets) -> Iterable[tu
 
         def loss(optimizer: Any = optimizer, ridge: float = ridge) -> Tensor:
             optimizer.zero_grad()
-            total = targets.loss_of(states @ weight.T + bias, labels) + ridge / 2 * weight.square().sum()
+            total = targets.loss_of(states @ weight.T + bias, labels) + share * ridge / 2 * weight.square().sum()
             total.backward()  # type: ignore[no-untyped-call]
             return total
 
