@@ -10,9 +10,8 @@ from calls import attend_with_window
 from torch.nn.attention import flex_attention as flex_module
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference, use_implementation
-from torch_linformer.functional.attention import flex as flex_window
-from torch_linformer.functional.attention.softmax_parts import repeat_heads
+from torch_linformer.functional import flex, reference, use_implementation
+from torch_linformer.functional.softmax import repeat_heads
 from torch_linformer.nn import LinformerAttention
 
 pytestmark = [
@@ -117,7 +116,7 @@ def test_blocks_of_the_kernel_hold_all_that_is_seen(queries, positions, offset):
         seen = (column < num_slots) | ((column - num_slots - offset - row).abs() <= reach)
         fill = (0, -columns % 128, 0, -queries % 128)
         expected = torch.nn.functional.pad(seen, fill).unflatten(1, (-1, 128)).unflatten(0, (-1, 128)).any(3).any(1)
-        blocks = flex_window._blocks(num_slots, reach, offset, (queries, columns), torch.device("cpu"))
+        blocks = flex._blocks(num_slots, reach, offset, (queries, columns), torch.device("cpu"))
         # Of a block of queries one more, whose last one reaches past them; of a block of columns those that its first
         # window would reach before the first query.
         for (number, index), pairs, more in zip(
@@ -134,22 +133,22 @@ def test_what_is_kept_of_the_blocks_is_linear_in_the_length():
     """Of 262,144 tokens 82 kB; all pairs of blocks are 16.8 MB, twice."""
     sizes = {}
     for length in (2**15, 2**16, 2**18):
-        blocks = flex_window._find_blocks(256, 64, 0, (length, length + 256), torch.device("cpu"))
+        blocks = flex._find_blocks(256, 64, 0, (length, length + 256), torch.device("cpu"))
         assert blocks[1].shape == (1, 1, length // 128, length // 128 + 2)
         sizes[length] = sum(x.untyped_storage().nbytes() for x in blocks)
     assert sizes[2**18] < 100_000 and sizes[2**16] < 2 * sizes[2**15] and sizes[2**18] < 8 * sizes[2**15]
-    assert flex_window._kept_blocks.cache_info().maxsize <= 4
+    assert flex._kept_blocks.cache_info().maxsize <= 4
 
 
 def test_blocks_are_kept_for_the_next_call_and_training_can_take_those_of_inference(gradients):
-    flex_window._kept_blocks.cache_clear()
+    flex._kept_blocks.cache_clear()
     inputs = draw_inputs(2, 2, 7, 7, 3, 5, 5)
     with torch.inference_mode():
         first, _ = attend_with_window(*(x.detach() for x in inputs), 2, **FLEX)
     again, _ = attend_with_window(*inputs, 2, key_padding=torch.zeros(2, 7, dtype=torch.bool), **FLEX)
     assert_close(again, first.clone())
     assert all(x.isfinite().all() for x in gradients(again, inputs))
-    assert flex_window._kept_blocks.cache_info()[:2] == (1, 1)  # found once, made once
+    assert flex._kept_blocks.cache_info()[:2] == (1, 1)  # found once, made once
 
 
 @pytest.mark.parametrize("kind", ["mean", "masses", "exact", "multi-query", "window", "linear"])
@@ -199,9 +198,9 @@ def test_a_compiled_graph_holds_it():
 
 
 def test_on_a_gpu_it_is_compiled_once_and_on_a_cpu_not_at_all():
-    by_gpu = flex_window._function("cuda")
-    assert by_gpu is flex_window._function("cuda") and hasattr(by_gpu, "_torchdynamo_orig_callable")
-    assert flex_window._function("cpu") is flex_module.flex_attention
+    by_gpu = flex._function("cuda")
+    assert by_gpu is flex._function("cuda") and hasattr(by_gpu, "_torchdynamo_orig_callable")
+    assert flex._function("cpu") is flex_module.flex_attention
 
 
 def test_auto_never_takes_it():

@@ -9,15 +9,16 @@ from calls import attend, attend_with_window
 from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.functional import (
+    cpu,
+    device_sizes,
     dynamic_slots,
     implementations,
     linformer_attention,
     project_sequence,
     use_implementation,
 )
-from torch_linformer.functional.attention.plain_softmax import attend_to_past
-from torch_linformer.functional.kernels import cpu, device_sizes
 from torch_linformer.functional.products import activated_linear, linear, mix_positions
+from torch_linformer.functional.softmax import attend_to_past
 from torch_linformer.nn import LinformerAttention, LinformerEncoderLayer
 
 pytestmark = pytest.mark.cpu("what runs there is oneDNN or torch")

@@ -7,11 +7,9 @@ import torch
 from torch.nn.attention import flex_attention as flex_module
 from torch.testing import assert_close
 
-from torch_linformer.functional import ExactTokens, Slots, Window, reference, slot_attention, use_implementation
-from torch_linformer.functional.attention.plain_softmax import attend_by_distance
-from torch_linformer.functional.attention.softmax_parts import SoftmaxCall
-from torch_linformer.functional.kernels import cpu
+from torch_linformer.functional import ExactTokens, Slots, Window, cpu, reference, slot_attention, use_implementation
 from torch_linformer.functional.padding import zero_padding
+from torch_linformer.functional.softmax import SoftmaxCall, attend_by_distance
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),

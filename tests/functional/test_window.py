@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference, use_implementation
-from torch_linformer.functional.attention import window
+from torch_linformer.functional import reference, use_implementation, window
 
 DOUBLE = {"dtype": torch.float64}
 

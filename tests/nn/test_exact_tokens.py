@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.softmax import find_exact_tokens
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention
 

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from torch_linformer.functional.kernels.graph import exports_by_running, records_a_graph
+from torch_linformer.functional.pytorch import exports_by_running, records_a_graph
 
 Derived = TypeVar("Derived")
 Arguments = TypeVarTuple("Arguments")
@@ -284,6 +285,13 @@ def fill_padding(sequence: Tensor, mask: Tensor | None, value: float) -> Tensor:
         return sequence
     mask = mask if sequence.dim() == 3 else mask[:, None]
     return sequence.masked_fill(mask.unsqueeze(-1), value)
+
+
+def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> Tensor:
+    """``(…, M, C)`` with positions that hold ``fill`` before and after it; itself where there are none to add."""
+    if not records_a_graph() and before == after == 0:
+        return sequence
+    return F.pad(sequence, (0, 0, before, after), value=fill)
 
 
 def check_padding_mask(key_padding_mask: Tensor | None, batch: int, length: int) -> None:

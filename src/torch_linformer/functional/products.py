@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.kernels.cpu import PRODUCTS, SMALLEST, autocast_dtype, by_onednn, why_not_onednn
-from torch_linformer.functional.kernels.graph import needs_graph, records_a_graph
-from torch_linformer.functional.kernels.implementations import Implementation, Name, Operation, choose, register
-from torch_linformer.functional.kernels.torch_private import is_watched, onednn_linear
+from torch_linformer.functional.cpu import PRODUCTS, SMALLEST, autocast_dtype, by_onednn, why_not_onednn
+from torch_linformer.functional.implementations import Implementation, Name, Operation, choose, register
+from torch_linformer.functional.pytorch import is_watched, needs_graph, onednn_linear, records_a_graph
 
 NARROWEST = 16  # channels; with fewer, transposing the mixture costs more than oneDNN saves
 PIECE = 1024  # positions compressed at a time

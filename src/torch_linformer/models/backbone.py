@@ -7,10 +7,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
-from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.slots.dense import check_length
+from torch_linformer.functional.pytorch import runs_in_chunks
+from torch_linformer.functional.slots import check_length
+from torch_linformer.functional.softmax import check_exact_tokens
 from torch_linformer.models.arguments import CACHE, known_arguments, typed, without_unread
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig

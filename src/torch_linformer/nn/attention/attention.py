@@ -5,9 +5,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.attention.softmax_parts import Slots
-from torch_linformer.functional.kernels.device_sizes import queries_at_once
+from torch_linformer.functional.device_sizes import queries_at_once
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.slots import Slots
 from torch_linformer.nn.attention.checks import (
     check_aligned,
     check_call,

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall, Window
-from torch_linformer.functional.kernels.graph import is_compiling, records_a_graph
-from torch_linformer.functional.kernels.torch_private import is_transformed, is_watched
 from torch_linformer.functional.padding import Mask, as_mask, derive
+from torch_linformer.functional.pytorch import is_compiling, is_transformed, is_watched, records_a_graph
+from torch_linformer.functional.slots import Slots
+from torch_linformer.functional.softmax import SoftmaxCall, Window
 
 BLOCK = 128  # queries, and keys, that one program of the kernel takes: FlexAttention's own default
 

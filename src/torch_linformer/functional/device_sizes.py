@@ -7,8 +7,8 @@ arithmetic and have not been measured. A block of 128 queries copies (K + c + 2r
 scores cost. 2^27 scores are 512 MB in float32. A segment of causal attention is 64 chunks of 64 positions, about as
 many batches for each product as a large GPU has processors.
 
-What is only ever run on a CPU has its sizes where it is: ``kernels/cpu.py``, ``products.py``, ``attention/joined.py``
-and ``slots/reach.py``. The chunks of causal attention have 64 positions on every device, which the range of float32
+What is only ever run on a CPU has its sizes where it is: ``cpu.py``, ``products.py``, ``window.py``
+and ``dynamic.py``. The chunks of causal attention have 64 positions on every device, which the range of float32
 limits (docs/causal.md).
 """
 
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from torch_linformer.functional.kernels.graph import runs_in_chunks
-from torch_linformer.functional.kernels.implementations import UNMEASURED, Implementation, Operation, choose, register
+from torch_linformer.functional.implementations import UNMEASURED, Implementation, Operation, choose, register
+from torch_linformer.functional.pytorch import runs_in_chunks
 
 
 class Sizes(NamedTuple):

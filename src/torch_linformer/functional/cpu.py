@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.kernels.graph import records_a_graph
-from torch_linformer.functional.kernels.implementations import Implementation
-from torch_linformer.functional.kernels.torch_private import is_transformed, is_watched, onednn_has_bfloat16
+from torch_linformer.functional.implementations import Implementation
+from torch_linformer.functional.pytorch import is_transformed, is_watched, onednn_has_bfloat16, records_a_graph
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
 PRODUCTS = (torch.float32, torch.bfloat16)  # types in which it multiplies matrices

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
-from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.pytorch import records_a_graph
 
 Name = Literal[
     "auto", "torch", "onednn", "flash", "flex", "rows", "compress first", "project first", "at once", "chunks"

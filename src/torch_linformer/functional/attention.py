@@ -5,20 +5,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.attention.plain_softmax import attend_to_slots
-from torch_linformer.functional.attention.softmax_parts import (
+from torch_linformer.functional.implementations import Name, check_implementation
+from torch_linformer.functional.padding import justify, mask_of, zero_padding
+from torch_linformer.functional.slots import Slots, check_dense, compress
+from torch_linformer.functional.softmax import (
     ExactTokens,
-    Slots,
     SoftmaxCall,
     Window,
+    attend_to_slots,
     check_heads,
     check_scale,
     join,
 )
-from torch_linformer.functional.attention.window import attend_with_window
-from torch_linformer.functional.kernels.implementations import Name, check_implementation
-from torch_linformer.functional.padding import justify, mask_of, zero_padding
-from torch_linformer.functional.slots.dense import check_dense, compress
+from torch_linformer.functional.window import attend_with_window
 
 
 def slot_attention(

@@ -1,30 +1,222 @@
-"""The local window: each query and the positions near it, in blocks of queries, so that the cost is O(N·w)."""
+"""Sequences cut into blocks of positions, each with those around it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention.flex import attend_by_flex, why_not_flex
-from torch_linformer.functional.attention.joined import attend_joined, why_not_joined
-from torch_linformer.functional.attention.plain_softmax import additive_mask, bias_as_channel, bias_at
-from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall, Window, for_heads, repeat_heads
-from torch_linformer.functional.attention.spans import (
-    SpanLayout,
-    blocks_of,
-    first_positions,
-    join_weights,
-    local_pieces,
-    put_around,
-    visible_positions,
+from torch_linformer.functional.cpu import autocast_dtype, by_flash, by_onednn
+from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.flex import attend_by_flex, why_not_flex
+from torch_linformer.functional.implementations import UNMEASURED, Implementation, Operation, choose, register
+from torch_linformer.functional.padding import Mask, as_mask, derive, mask_of, put_around
+from torch_linformer.functional.pytorch import (
+    flash_attention,
+    is_traced,
+    needs_graph,
+    records_a_graph,
+    serves_any_length,
 )
-from torch_linformer.functional.kernels.cpu import by_flash, by_onednn
-from torch_linformer.functional.kernels.device_sizes import sizes_for
-from torch_linformer.functional.kernels.graph import needs_graph, records_a_graph, serves_any_length
-from torch_linformer.functional.kernels.implementations import UNMEASURED, Implementation, Operation, choose, register
-from torch_linformer.functional.padding import Mask, as_mask, derive, mask_of
+from torch_linformer.functional.slots import Slots
+from torch_linformer.functional.softmax import (
+    SoftmaxCall,
+    Window,
+    additive_mask,
+    bias_as_channel,
+    bias_at,
+    for_heads,
+    repeat_heads,
+)
+
+
+def blocks_of(length: int, block: int) -> int:
+    """Blocks that hold ``length`` positions; in a recorded graph, enough for it to serve every length."""
+    if records_a_graph():
+        # One block and several would be two graphs; so would filling up by no position and by some.
+        number: Any = length // block + 1  # a tensor in a trace
+        two_at_least: int = number.clamp(min=2) if is_traced() else torch.sym_max(number, 2)  # type: ignore[no-untyped-call]
+        return two_at_least
+    return -(-length // block)
+
+
+def first_positions(x: Tensor, length: int) -> Tensor:
+    """``(B, H, ·, X)`` to ``(B, H, length, X)``."""
+    if records_a_graph():
+        # A slice is contiguous at some lengths only, on which a graph for all lengths must not depend.
+        return x.index_select(2, torch.arange(length, device=x.device))
+    return x[:, :, :length]
+
+
+def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> Tensor:
+    """Every block with the positions around it: ``(…, before + M + after, D)`` to ``(…, M / block, span, D)``.
+
+    A span is ``before + block + after`` positions.
+    """
+    pieces = local_pieces(sequence, block, before + block + after)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
+
+
+def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int] = (0, 0)) -> list[Tensor]:
+    """Pieces ``(…, n, ·, D)`` of the spans of n blocks, one after the other; a span begins where its block does.
+
+    ``sides`` are positions to put before and after the sequence.
+    """
+    blocks = (sequence.shape[-2] + sum(sides) - span + block) // block
+    if not records_a_graph() and blocks == 1:  # comparing a size would tie a graph to it
+        return [put_around(sequence, *sides).unsqueeze(-3)]
+    # By columns as wide as a block. Tensor.unfold would give them as one view, but its backward pass is slow.
+    sequence = put_around(sequence, sides[0], sides[1] + -span % block)
+    starts = range(0, span, block)
+    if records_a_graph():  # a graph for all lengths cannot know that the whole is one column more
+        shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
+        columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in starts]
+    else:
+        whole = torch.unflatten(sequence, -2, (-1, block))
+        columns = [whole[..., i : i + blocks, :, :] for i in range(len(starts))]
+    return [column[..., : span - start, :] for column, start in zip(columns, starts, strict=True)]
+
+
+def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:
+    """Bool ``(c, s)``: True at positions at most ``before`` back and ``after`` ahead of a query."""
+    positions = torch.ones(block, before + block + after, dtype=torch.bool, device=device)
+    return positions.triu_().tril_(before + after)
+
+
+def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Tensor:
+    """``(B, H, n, c, K + s)`` to ``(B, H, n · c, K + before + 1 + after)``: of a span only the query's own window."""
+    query = torch.arange(softmax.shape[-2], device=softmax.device).unsqueeze(-1)
+    window_columns = num_slots + query + torch.arange(before + 1 + after, device=softmax.device)
+    slot_columns = torch.arange(num_slots, device=softmax.device).expand(len(query), -1)
+    index = torch.cat([slot_columns, window_columns], dim=-1)
+    return softmax.gather(-1, index.expand(*softmax.shape[:-1], -1)).flatten(2, 3)
+
+
+class SpanLayout(NamedTuple):
+    """How queries are cut into blocks, and where the spans of positions that their windows reach lie among the keys.
+
+    Attributes:
+        block: queries c in a block.
+        queries: in all blocks, those that fill up the last one among them.
+        keys: positions M.
+        reach: of a window.
+        offset: position of query 0.
+        device: of the masks.
+    """
+
+    block: int
+    queries: int
+    keys: int
+    reach: int
+    offset: int
+    device: torch.device
+
+    @property
+    def span(self) -> int:
+        """Positions that the windows of a block reach."""
+        return self.block + 2 * self.reach
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Positions that the first query sees before key 0, and the last one after key M − 1."""
+        return self.reach - self.offset, self.offset + self.queries + self.reach - self.keys
+
+    @property
+    def distances(self) -> Tensor:
+        """How far from each query of a block the positions of its span are, ``(c, s)``."""
+        positions = torch.arange(-self.reach, self.block + self.reach, device=self.device)
+        return positions - torch.arange(self.block, device=self.device).unsqueeze(-1)
+
+
+def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
+    """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
+    real = torch.ones(1, layout.keys, dtype=torch.bool, device=layout.device) if mask is None else ~mask.mask
+    if not records_a_graph() and layout.queries == 0:
+        return real.new_ones(1, 0, layout.block, layout.span)
+    spans = F.pad(real, layout.sides).unfold(1, layout.span, layout.block)
+    if records_a_graph():  # the layout of a view of overlapping spans depends on their number
+        spans = spans.clone(memory_format=torch.contiguous_format)
+    return spans.unsqueeze(2) & local_mask(layout.block, layout.reach, layout.reach, layout.device)
+
+
+BLOCK = 32  # queries whose windows are computed together: more see more positions that are none of theirs
+LANES = 16  # slots that the CPU's SDPA computes together; what is beyond a multiple of them it takes one by one
+
+
+def attend_joined(query: Tensor, slots: Slots, window: Window, scale: float) -> Tensor:
+    r"""Two softmaxes, over the slots and over the window, joined by the logarithms of their sums, ``(B, H, N, D)``.
+
+    .. math:: \mathrm{out} = (1 - \sigma(l_w - l_s))\, o_s + \sigma(l_w - l_s)\, o_w
+
+    No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md). Only the
+    operator below SDPA gives these logarithms, without a gradient.
+    """
+    query, window_keys, window_values = (x.to(autocast_dtype(x)) for x in (query, window.keys, window.values))
+    accurate = torch.promote_types(query.dtype, torch.float32)  # scores may be as low as anything in float16
+    hidden = torch.finfo(accurate).min / 2  # a sum of nothing but −∞ would be NaN
+    # Higher than the window's: a query that sees nothing gets the values of hidden slots, which are zeros.
+    keys, values, bias = _in_lanes(slots, accurate, hidden / 2)
+    length = query.shape[2]
+    number = blocks_of(length, BLOCK)
+    fill = number * BLOCK - length
+    query = F.pad(query, (0, 0, 0, fill)) if fill else query
+    output, slot_sums = flash_attention(query, keys, values, mask=bias, scale=scale)
+
+    layout = SpanLayout(BLOCK, length + fill, window_keys.shape[2], window.reach, window.offset, query.device)
+    spans = [
+        F.pad(x, (0, 0, *layout.sides)).unfold(2, layout.span, BLOCK).transpose(-2, -1)
+        for x in (window_keys, window_values)
+    ]
+    allowed = derive(as_mask(window.padding), _window_scores, layout, accurate, hidden)
+    window_bias = None if window.bias is None else bias_at(window.bias, layout.distances).to(accurate)
+
+    def in_blocks(x_HNX: Tensor) -> Tensor:
+        return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)
+
+    for row, mask in enumerate(allowed.expand(len(query), -1, -1, -1)):  # the blocks of one row are views
+        span_keys, span_values = (x[row].transpose(0, 1) for x in spans)
+        scores = mask.unsqueeze(1) if window_bias is None else mask.unsqueeze(1) + window_bias
+        seen, window_sums = flash_attention(in_blocks(query[row]), span_keys, span_values, mask=scores, scale=scale)
+        share = torch.sigmoid(window_sums - in_blocks(slot_sums[row]))
+        in_blocks(output[row]).lerp_(seen, share.unsqueeze(-1).to(seen.dtype))
+    return output[:, :, :length]
+
+
+def why_not_joined(query: Tensor, key: Tensor, value: Tensor, slot_keys: Tensor, *call: object) -> str | None:
+    """The reason why :func:`attend_joined` cannot compute a call, or None where it can."""
+    *tensors, result = call
+    assert isinstance(result, SoftmaxCall)
+    if result.need_weights or result.dropout_p > 0:
+        return "it returns and drops no weights"
+    if needs_graph(query, key, value, slot_keys, *(x for x in tensors if isinstance(x, Tensor))):
+        return "it has no gradient"
+    if query.shape[2] == 0 or slot_keys.shape[2] == 0 or slot_keys.shape[3] != value.shape[3]:
+        return "it needs a query and a slot, and keys and values of one width"
+    return None
+
+
+def _in_lanes(slots: Slots, dtype: torch.dtype, hidden: float) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys and values of a multiple of :data:`LANES` slots, and what is added to their scores ``(B or 1, ·, 1, K)``."""
+    keys, values = (x.to(autocast_dtype(x)) for x in slots[:2])
+    padding, bias = mask_of(slots.padding), slots.bias
+    if rest := -keys.shape[2] % LANES:
+        padding = keys.new_zeros(1, keys.shape[2], dtype=torch.bool) if padding is None else padding
+        padding = F.pad(padding, (0, rest), value=True)
+        keys, values = (F.pad(x, (0, 0, 0, rest)) for x in (keys, values))
+        bias = None if bias is None else F.pad(bias, (0, rest))
+    bias = None if bias is None else bias.to(dtype).unsqueeze(2)
+    if padding is not None:
+        seen = keys.new_zeros(1, 1, 1, keys.shape[2], dtype=dtype) if bias is None else bias
+        bias = torch.where(padding[:, None, None, :], hidden, seen)
+    return keys, values, bias
+
+
+def _window_scores(mask: Mask | None, layout: SpanLayout, dtype: torch.dtype, hidden: float) -> Tensor:
+    """What is added to the scores of the spans."""
+    visible = visible_positions(mask, layout)
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, hidden)
+
 
 _FLEX = Implementation(
     "flex",
