@@ -23,7 +23,7 @@ def computed(monkeypatch):
 
         return count
 
-    for name in ("_scores_in_place", "_pool_by_flash"):
+    for name in ("_weights_in_place", "_pool_by_flash"):
         monkeypatch.setattr(dynamic, name, counting(getattr(dynamic, name)))
     return counts
 

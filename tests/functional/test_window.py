@@ -225,13 +225,13 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, 
 @pytest.fixture
 def joined(monkeypatch):
     """How often two softmaxes were joined, by torch: some AMD processors would take oneDNN in bfloat16."""
-    calls, join = [], window.attend_joined
+    calls, flash = [], window.WINDOWED_ATTENTION.table["flash"]
 
-    def counting(*arguments):
-        calls.append(arguments)
-        return join(*arguments)
+    def counting(*call):
+        calls.append(call)
+        return flash.compute(*call)
 
-    monkeypatch.setattr(window, "attend_joined", counting)
+    monkeypatch.setitem(window.WINDOWED_ATTENTION.table, "flash", flash._replace(compute=counting))
     with use_implementation("flash", "torch"):
         yield calls
 

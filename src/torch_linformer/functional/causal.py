@@ -22,7 +22,7 @@ from torch_linformer.functional.device_sizes import sizes_for
 from torch_linformer.functional.padding import Padding, check_padding_mask, reorder, zero_padding
 from torch_linformer.functional.pytorch import assert_async, is_compiling, is_traced, is_transformed, records_a_graph
 from torch_linformer.functional.softmax import SoftmaxCall, additive_mask, check_scale
-from torch_linformer.functional.window import blocks_of, first_positions, join_weights, local_blocks, local_mask
+from torch_linformer.functional.window import blocks_of, first_positions, join_weights, local_mask, local_pieces
 
 CHUNK = 64  # positions in a chunk
 GROUP = 8  # chunks in a group, in a graph
@@ -451,7 +451,7 @@ class Segment:
 
     def attend(self, dropout_p: float, need_weights: bool) -> tuple[Tensor, Tensor | None, CausalState]:
         """Output, with ``need_weights`` the softmax (slots, exact tokens, window), and the state after the segment."""
-        keys_BHnsD, values_BHnsX = (local_blocks(x, self.chunk, self.before) for x in (self.keys, self.values))
+        keys_BHnsD, values_BHnsX = (self._spans(x) for x in (self.keys, self.values))
         products_BHncs = self.queries @ keys_BHnsD.transpose(-2, -1)
         means = None if self.slots is None else self._means(self.slots, keys_BHnsD, values_BHnsX)
         softmax = torch.softmax(torch.cat(self._scores(means, products_BHncs), dim=-1), dim=-1)
@@ -520,7 +520,7 @@ class Segment:
         recent = torch.arange(self.before, 0, -1, device=device) <= tokens
         real = torch.ones_like(tokens, dtype=torch.bool).expand(-1, self.length) if self.real is None else self.real
         real = torch.cat([recent, real], dim=1)
-        real = local_blocks(real.unsqueeze(-1), self.chunk, self.before).squeeze(-1)
+        real = self._spans(real.unsqueeze(-1)).squeeze(-1)
         window = local_mask(self.chunk, self.before, 0, device)
         itself = torch.ones_like(window).tril(self.before) & torch.ones_like(window).triu(self.before)
         return ((real.unsqueeze(-2) & window) | itself).unsqueeze(1)
@@ -547,6 +547,11 @@ class Segment:
         last = sequence.new_zeros(*sequence.shape[:2], self.before + 1, sequence.shape[-1])
         last = last.scatter(2, target[:, None, :, None].expand_as(sequence), sequence)
         return last[:, :, : self.before]
+
+    def _spans(self, sequence: Tensor) -> Tensor:
+        """Each chunk and the positions before it, ``(…, n, c + w - 1, X)``."""
+        parts = local_pieces(sequence, self.chunk, self.chunk + self.before)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
     def _chunks(self, x: Tensor, dim: int) -> Tensor:
         return x.reshape(*x.shape[:dim], x.shape[dim] // self.chunk, self.chunk, *x.shape[dim + 1 :])

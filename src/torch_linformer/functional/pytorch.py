@@ -1,4 +1,7 @@
-"""Everything that PyTorch has no public name for: read here only, so that a new version of it is tried in one place."""
+"""What PyTorch is doing with the operations it is given, and all that it has no public name for.
+
+Both are read here only, so that a new version of PyTorch is tried in one place.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -7,58 +10,6 @@ import torch
 from torch import Tensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """The operator below SDPA on a CPU: softmax attention, and the logarithms of the sums of its softmax.
-
-    Queries are ``(B, H, N, D)``, keys and values of one width; the logarithms ``(B, H, N)``. The mask is added to the
-    scores, and broadcast; it has the type of the query, or float32. It has no gradient here.
-    """
-    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    # It reads rows of channels, which SDPA sees to and the operator does not.
-    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    output, log_sums = operator(query, key, value, attn_mask=mask, scale=scale)
-    return output, log_sums
-
-
-def onednn_linear(
-    input: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none", algorithm: str = ""
-) -> Tensor:
-    """``activation(X Wᵀ + b)`` by oneDNN; the activations are those that it knows by name."""
-    arguments: Sequence[Any] = []
-    output: Tensor = torch.ops.mkldnn._linear_pointwise(input, weight, bias, activation, arguments, algorithm)
-    return output
-
-
-def onednn_has_bfloat16() -> bool:
-    """Whether the processor has bfloat16 instructions that oneDNN could use."""
-    supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return supported
-
-
-def is_transformed() -> bool:
-    """Whether a transform of torch.func (vmap, grad, jvp) is active; no public function of torch 2.6 to 2.13 tells."""
-    active: bool = torch._C._are_functorch_transforms_active()
-    return active
-
-
-def is_watched() -> bool:
-    """Whether a dispatch mode, a counter of operations or a tracer, is active."""
-    return torch._C._len_torch_dispatch_stack() > 0
-
-
-def assert_async(condition: Tensor, message: str) -> None:
-    """Raise ``RuntimeError`` where ``condition`` is False: in a graph where it runs, on a GPU when it gets there."""
-    torch._assert_async(condition, message)
-
-
-def disable_dynamo(function: Function) -> Function:
-    """``function``, which torch.compile leaves out of its graph; the public decorator would load the compiler now."""
-    disabled: Function = torch._disable_dynamo(function)  # type: ignore[attr-defined, assignment]
-    return disabled
 
 
 def records_a_graph() -> bool:
@@ -87,7 +38,7 @@ def exports_by_running() -> bool:
     return serves_any_length() and not is_traced() and not torch.compiler.is_dynamo_compiling()
 
 
-def needs_graph(*tensors: torch.Tensor) -> bool:
+def needs_graph(*tensors: Tensor) -> bool:
     """Whether autograd records what is computed from these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
@@ -115,3 +66,55 @@ def compiles_training() -> bool:
 def can_swap_parameters() -> bool:
     """Whether a module can have other parameters while it is computed again: not in a compiled graph."""
     return not is_compiling()
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func (vmap, grad, jvp) is active; no public function of torch 2.6 to 2.13 tells."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active
+
+
+def is_watched() -> bool:
+    """Whether a dispatch mode, a counter of operations or a tracer, is active."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The operator below SDPA on a CPU: softmax attention, and the logarithms ``(B, H, N)`` of its softmax's sums.
+
+    Keys and values have one width; the mask, of the query's type or float32, is added to the scores, and broadcast. It
+    has no gradient here.
+    """
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    # It reads rows of channels, which SDPA sees to and the operator does not.
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    output, log_sums = operator(query, key, value, attn_mask=mask, scale=scale)
+    return output, log_sums
+
+
+def onednn_linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none", algorithm: str = ""
+) -> Tensor:
+    """``activation(X Wᵀ + b)`` by oneDNN; the activations are those that it knows by name."""
+    arguments: Sequence[Any] = []
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(input, weight, bias, activation, arguments, algorithm)
+    return output
+
+
+def onednn_has_bfloat16() -> bool:
+    """Whether the processor has bfloat16 instructions that oneDNN could use."""
+    supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return supported
+
+
+def assert_async(condition: Tensor, message: str) -> None:
+    """Raise ``RuntimeError`` where ``condition`` is False: in a graph where it runs, on a GPU when it gets there."""
+    torch._assert_async(condition, message)
+
+
+def disable_dynamo(function: Function) -> Function:
+    """``function``, which torch.compile leaves out of its graph; the public decorator would load the compiler now."""
+    disabled: Function = torch._disable_dynamo(function)  # type: ignore[attr-defined, assignment]
+    return disabled

@@ -1,4 +1,4 @@
-"""What a softmax goes over: slots, tokens that every query sees themselves, and a window, as small records."""
+"""What a softmax goes over, as small records; one softmax over whole rows of scores; and what is added to scores."""
 
 import math
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.cpu import autocast_dtype, by_onednn
-from torch_linformer.functional.implementations import Implementation, Name, Operation, choose, register
+from torch_linformer.functional.implementations import Implementation, Name, compute, register
 from torch_linformer.functional.padding import (
     Mask,
     Padding,
@@ -43,7 +43,7 @@ class Window(NamedTuple):
     Attributes:
         keys: ``(B, Hkv, M, D)``, of all positions that the windows reach.
         values: ``(B, Hkv, M, Dv)``.
-        reach: query i sees the positions at most so far from ``offset + i``.
+        reach: query i sees the positions at most this far from ``offset + i``.
         padding: bool ``(B or 1, M)``, True at positions that nobody sees.
         offset: position of query 0.
         bias: ``(H or 1, 2 reach + 1)``, added to the score of the position ``-reach`` … ``reach`` away from the query.
@@ -77,32 +77,37 @@ class SoftmaxCall(NamedTuple):
         return 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
 
 
+Attended = tuple[Tensor, Tensor | None]  # output, and the softmax where it is asked for
+
+
 def join(slots: Slots, exact: ExactTokens | None) -> Slots:
     """Slots and exact tokens after them as one record: an exact token is a slot of one token."""
     if exact is None:
         return slots
-    bias = None if slots.bias is None else F.pad(slots.bias, (0, exact.keys.shape[2]))
-    keys = torch.cat([slots.keys, exact.keys], dim=2)
-    values = torch.cat([slots.values, exact.values], dim=2)
-    return Slots(keys, values, _joint_padding(slots, exact), bias)
-
-
-def _joint_padding(slots: Slots, exact: ExactTokens) -> Mask | None:
-    slot_mask, exact_mask = as_mask(slots.padding), as_mask(exact.padding)
     # Not the rows that the masks have: a comparison of these would tie an exported graph to their number.
     rows, num_slots, num_exact = slots.keys.shape[0], slots.keys.shape[2], exact.keys.shape[2]
-    if slot_mask is not None:
-        return slot_mask.derive(_followed_by, exact_mask, rows, num_exact)
-    return None if exact_mask is None else exact_mask.derive(_preceded_by_slots, rows, num_slots)
+    return Slots(
+        torch.cat([slots.keys, exact.keys], dim=2),
+        torch.cat([slots.values, exact.values], dim=2),
+        join_masks(as_mask(slots.padding), as_mask(exact.padding), rows, (num_slots, num_exact)),
+        None if slots.bias is None else F.pad(slots.bias, (0, num_exact)),
+    )
 
 
-def _followed_by(slot_mask: Mask, exact_mask: Mask | None, rows: int, num_exact: int) -> Mask:
-    masks = slot_mask.mask, slot_mask.mask.new_zeros(1, num_exact) if exact_mask is None else exact_mask.mask
+def join_masks(first: Mask | None, second: Mask | None, rows: int, sizes: tuple[int, int]) -> Mask | None:
+    """Two masks ``(rows or 1, size)``, one after the other, kept by one of them; None where neither hides anything."""
+    if first is not None:
+        return first.derive(_followed_by, second, rows, sizes[1])
+    return None if second is None else second.derive(_after, rows, sizes[0])
+
+
+def _followed_by(first: Mask, second: Mask | None, rows: int, size: int) -> Mask:
+    masks = first.mask, first.mask.new_zeros(1, size) if second is None else second.mask
     return Mask(torch.cat([mask.expand(rows, -1) for mask in masks], dim=-1))
 
 
-def _preceded_by_slots(exact_mask: Mask, rows: int, num_slots: int) -> Mask:
-    masks = exact_mask.mask.new_zeros(1, num_slots), exact_mask.mask
+def _after(second: Mask, rows: int, size: int) -> Mask:
+    masks = second.mask.new_zeros(1, size), second.mask
     return Mask(torch.cat([mask.expand(rows, -1) for mask in masks], dim=-1))
 
 
@@ -167,18 +172,12 @@ class ExactPlaces(NamedTuple):
         return total_of(zero_padding(rows, elsewhere), self.padding)
 
     def hidden(self, length: int, reach: int) -> Mask:
-        """``(B or 1, M)``: True at these tokens and at padding, which a window beside them leaves out.
-
-        Of the ``length`` positions there are, and of the others that a window of that ``reach`` sees.
-        """
+        """What a window of that ``reach`` beside these tokens leaves out: bool ``(B or 1, M)``, these and padding."""
         return derive(self.missing, _hidden, self.positions, self.padding, length, reach)
 
 
 def find_exact_tokens(sequence: Tensor, padding: Padding | None, first: int, last: int) -> ExactPlaces:
-    """The ``first`` and the ``last`` tokens of each row of ``sequence`` ``(B, M, C)``.
-
-    In a row with fewer tokens those that are both count once, as first ones.
-    """
+    """The ``first`` and the ``last`` tokens of each row of ``(B, M, C)``; one that is both counts as a first one."""
     return derive(padding, _find, length_of(sequence, padding), sequence.device, first, last)
 
 
@@ -231,10 +230,7 @@ def bias_at(bias: Tensor, offsets: Tensor) -> Tensor:
 
 
 def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads is faster than filling them.
-
-    What is no bool mask is one that is added already.
-    """
+    """0 where a bool mask is True and -∞ elsewhere, which is faster to add than to fill; numbers stay as they are."""
     if allowed.dtype != torch.bool:
         return allowed.to(dtype)
     return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
@@ -266,24 +262,7 @@ def rotate(x: Tensor, positions: Tensor, width: int, theta: float = 10000.0) -> 
     return torch.cat([*(channels.to(x.dtype) for channels in rotated), unrotated], dim=-1)
 
 
-FEWEST_ROWS = 64  # queries in a block; smaller ones are slower than SDPA
-SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
-
-
-def _rows_at_once(query: Tensor, key: Tensor) -> int:
-    """Queries whose scores over all keys fit in the caches."""
-    return SCORES // max(1, query.shape[0] * query.shape[1] * key.shape[2])
-
-
-def _pays(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Only in inference, because training would keep all scores, and with enough queries at once."""
-    return not needs_graph(query, key, value) and _rows_at_once(query, key) >= FEWEST_ROWS
-
-
-ATTENTION = register(Operation("attention", (by_onednn((torch.bfloat16,), _pays), Implementation("torch"))))
-
-
-def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall()) -> tuple[Tensor, Tensor | None]:
+def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall()) -> Attended:
     """Softmax attention of ``(B, H, N, D)`` to slots, unchecked; hidden ones have values of zeros.
 
     Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout; zeros
@@ -293,22 +272,18 @@ def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall
     hidden = mask_of(slots.padding)
     width, allowed = value.shape[-1], _allowed(hidden)
     if bias is not None and needs_graph(bias) and not call.need_weights:
-        scale = call.scale_for(query)
-        call = call._replace(scale=scale)
-        query, key, value = bias_as_channel(query, key, value, bias, scale)
+        call = call._replace(scale=call.scale_for(query))
+        query, key, value = bias_as_channel(query, key, value, bias, call.scale_for(query))
     elif bias is not None:
         added = bias.unsqueeze(2).to(query.dtype)
         allowed = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
-    if choose(ATTENTION, query, key, value, impl=call.impl) == "onednn":
-        output, weights = _attend_by_onednn(query, key, value, allowed, call, hidden)
-    else:
-        output, weights = _attend(query, key, value, allowed, call, hidden)
+    output, weights = compute(ATTENTION, query, key, value, allowed, call, hidden, impl=call.impl)
     return output if value.shape[-1] == width else output[..., :width], weights
 
 
 def attend_by_distance(
     query: Tensor, positions: Slots, distance_bias: Tensor, call: SoftmaxCall = SoftmaxCall()
-) -> tuple[Tensor, Tensor | None]:
+) -> Attended:
     r"""Softmax attention of ``(B, H, N, D)`` to M positions, of which query i stands at the i-th, unchecked.
 
     .. math:: \mathrm{out}_i = \mathrm{softmax}_j(q_i \cdot k_j / \sqrt D + a_{j - i})\, v_j
@@ -320,15 +295,16 @@ def attend_by_distance(
     columns = torch.arange(key.shape[2], device=query.device)
     rows = torch.arange(query.shape[2], device=query.device)
     added_BHNM = bias_at(distance_bias, columns - rows.unsqueeze(-1)).to(query.dtype).unsqueeze(0)
-    allowed_B11M = _allowed(mask_of(positions.padding))
+    hidden = mask_of(positions.padding)
+    allowed_B11M = _allowed(hidden)
     if allowed_B11M is not None:
         added_BHNM = added_BHNM + additive_mask(allowed_B11M, query.dtype)
-    return _attend(query, key, value, added_BHNM, call, mask_of(positions.padding))
+    return _attend(query, key, value, added_BHNM, call, hidden)
 
 
 def attend_to_past(
     query: Tensor, key: Tensor, value: Tensor, *, padding_mask: Tensor | None = None, call: SoftmaxCall = SoftmaxCall()
-) -> tuple[Tensor, Tensor | None]:
+) -> Attended:
     """Ordinary causal attention: the queries are the last N of the M positions and see those up to their own.
 
     ``padding_mask`` is bool ``(B, M)``; a position of padding sees itself, so that its output is finite. Returns as
@@ -361,7 +337,7 @@ def _attend(
     allowed: Tensor | None,
     call: SoftmaxCall,
     hidden: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
+) -> Attended:
     """By SDPA, or where the softmax is asked for, which SDPA does not return, by the definition."""
     if call.need_weights:
         return _attend_by_definition(query, key, value, allowed, call, hidden)
@@ -381,9 +357,17 @@ def _attend_by_definition(
     return F.dropout(weights_BHNK, call.dropout_p) @ value, weights_BHNK
 
 
+FEWEST_ROWS = 64  # queries in a block; smaller ones are slower than SDPA
+SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
+
+
+def _rows_at_once(query: Tensor, key: Tensor) -> int:
+    return SCORES // max(1, query.shape[0] * query.shape[1] * key.shape[2])
+
+
 def _attend_by_onednn(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall, hidden: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
+) -> Attended:
     """By batched products, which PyTorch computes by oneDNN in bfloat16, but not inside SDPA.
 
     In inference a block of queries at a time, so small that its scores stay in the caches.
@@ -404,3 +388,12 @@ def _attend_by_onednn(
             scores += additive_mask(allowed, scores.dtype)
         block.copy_(torch.bmm(torch.softmax(scores, dim=-1).flatten(0, 1), values).view_as(block))
     return output_BHNX, None
+
+
+def _onednn_pays(query: Tensor, key: Tensor, value: Tensor, *call: object) -> bool:
+    """Only in inference, because training would keep all scores, and with enough queries at once."""
+    return not needs_graph(query, key, value) and _rows_at_once(query, key) >= FEWEST_ROWS
+
+
+_ONEDNN = by_onednn(_attend_by_onednn, (torch.bfloat16,), _onednn_pays)
+ATTENTION = register("attention", {"onednn": _ONEDNN, "torch": Implementation(_attend)})
