@@ -111,7 +111,7 @@ def test_only_the_gradients_that_are_wanted():
 
 
 def test_the_maps_of_a_batch_of_sequences(monkeypatch):
-    monkeypatch.setattr(products, "PIECE", ROWS - 10)
+    monkeypatch.setattr(products, "AT_ONCE", ROWS - 10)
     mixture, sequence = draw((ROWS, 97), (3, ROWS, 431))
     exact = torch.einsum("mk,bmc->bkc", mixture.double(), sequence.double())
     plain = torch.einsum("mk,bmc->bkc", mixture, sequence)

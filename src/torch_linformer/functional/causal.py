@@ -1,4 +1,4 @@
-"""Weighted means of everything up to each position: the slots of causal attention.
+"""Causal Linformer attention: every slot is a running mean, so that no query sees what comes after it.
 
 Position i enters slot j with weight :math:`w_{tij} = e_{ij} \\exp(-\\lambda_j (p_t - p_i))`, where p counts the real
 tokens. In a chunk that begins after :math:`p_0` tokens the mean is the same with the weights
@@ -7,7 +7,7 @@ its numerator and its denominator; what came before the chunk enters as two sums
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -22,10 +22,11 @@ from torch_linformer.functional.device_sizes import sizes_for
 from torch_linformer.functional.padding import Padding, check_padding_mask, reorder, zero_padding
 from torch_linformer.functional.pytorch import assert_async, is_compiling, is_traced, is_transformed, records_a_graph
 from torch_linformer.functional.softmax import SoftmaxCall, additive_mask, check_scale
-from torch_linformer.functional.window import blocks_of, first_positions, join_weights, local_mask, local_pieces
+from torch_linformer.functional.window import blocks_of, first_positions, join_weights, local_mask, local_parts
 
 CHUNK = 64  # positions in a chunk
 GROUP = 8  # chunks in a group, in a graph
+STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights
 
 
 class SlotWeights(NamedTuple):
@@ -43,12 +44,6 @@ class SlotWeights(NamedTuple):
         """The same decay, and ``function`` of the weights if there are any."""
         return self if self.weights is None else self._replace(weights=function(self.weights))
 
-    def split(self, sizes: list[int]) -> "list[SlotWeights]":
-        """The weights of consecutive pieces of these sizes."""
-        if self.weights is None:
-            return [self] * len(sizes)
-        return [self._replace(weights=weights) for weights in torch.split(self.weights, sizes, dim=-2)]
-
 
 class CausalSlots(NamedTuple):
     """The slots of causal attention.
@@ -65,7 +60,7 @@ class CausalSlots(NamedTuple):
     bias: Tensor | None = None
     chunk_size: int = CHUNK
 
-    def map_weights(self, function: Callable[[Tensor], Tensor]) -> "CausalSlots":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "CausalSlots":
         """The slots with ``function`` of the weights of positions, where there are any."""
         weights_v = None if self.weights_v is None else self.weights_v.map(function)
         return self._replace(weights_k=self.weights_k.map(function), weights_v=weights_v)
@@ -74,12 +69,122 @@ class CausalSlots(NamedTuple):
         """The weights of positions in the ``order`` of a :class:`Padding`."""
         if order is None:
             return self
-        return self.map_weights(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
+        return self.map(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
 
-    def split(self, sizes: list[int]) -> "list[CausalSlots]":
-        """The slots of consecutive pieces of these sizes."""
-        pieces = [[None] * len(sizes) if proj is None else proj.split(sizes) for proj in self[:2]]
-        return [self._replace(weights_k=proj_k, weights_v=proj_v) for proj_k, proj_v in zip(*pieces, strict=True)]
+
+class CausalInput(NamedTuple):
+    """Consecutive positions: scaled queries ``(B, H, N, D)``; keys and values with zeros at padding, bool ``(B, N)``.
+
+    Without ``slots`` they attend to nothing but the window, of ``window`` positions, and the first tokens.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    padding: Tensor | None
+    slots: CausalSlots | None
+    window: int | None
+
+    def map(self, function: Callable[[Any, int], Any]) -> Self:
+        """``function`` of all that has something for each position, and of the dimension of the positions."""
+        query, key, value = (function(x, -2) for x in self[:3])
+        padding = None if self.padding is None else function(self.padding, -1)
+        slots = None if self.slots is None else self.slots.map(lambda weights: function(weights, -2))
+        return type(self)(query, key, value, padding, slots, self.window)
+
+    def to(self, dtype: torch.dtype) -> Self:
+        return self._replace(query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
+
+    def pad(self, number: int) -> Self:
+        """The inputs with ``number`` positions of padding after them."""
+        padding = self.padding
+        if padding is None:
+            padding = self.query.new_zeros(self.query.shape[0], self.query.shape[2], dtype=torch.bool)
+        filled = self._replace(padding=None).map(lambda x, dim: F.pad(x, (0, 0, 0, number)))
+        return filled._replace(padding=F.pad(padding, (0, number), value=True))
+
+    def split(self, sizes: list[int]) -> "list[CausalInput]":
+        """Parts of these sizes. Split, not sliced: the gradient of a slice is as long as the whole."""
+        parts = self.map(lambda x, dim: torch.split(x, sizes, dim))
+
+        def part(number: int) -> "CausalInput":
+            return parts.map(lambda x, dim: x[number])
+
+        return [part(number) for number in range(len(sizes))]
+
+
+@dataclass
+class CausalState:
+    """What causal attention keeps of the past: tensors whose sizes do not depend on its length.
+
+    Attributes:
+        tokens: real tokens so far, ``(B,)``.
+        keys: sums of weighted keys, ``(B, H, K, D)``.
+        mass_k: sums of their weights, ``(B, H, K)``.
+        values: sums of weighted values, ``(B, H, K, Dv)``.
+        mass_v: sums of their weights, ``(B, H, K)``.
+        recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer are at the end.
+        recent_values: their values, ``(B, H, w − 1, Dv)``.
+        first_keys: keys of the first T real tokens, ``(B, H, T, D)``, zeros where there are fewer yet.
+        first_values: their values, ``(B, H, T, Dv)``.
+    """
+
+    tokens: Tensor
+    keys: Tensor
+    mass_k: Tensor
+    values: Tensor
+    mass_v: Tensor
+    recent_keys: Tensor
+    recent_values: Tensor
+    first_keys: Tensor
+    first_values: Tensor
+
+    @classmethod
+    def empty(cls, key: Tensor, value: Tensor, num_slots: int, window: int | None, exact_first: int = 0) -> Self:
+        """The state before the first token of sequences like ``key`` and ``value``."""
+        (batch, heads, _, width), recent = key.shape, (window or 1) - 1
+        sums = torch.promote_types(key.dtype, torch.float32)
+        return cls(
+            tokens=torch.zeros(batch, dtype=torch.long, device=key.device),
+            keys=key.new_zeros(batch, heads, num_slots, width, dtype=sums),
+            mass_k=key.new_zeros(batch, heads, num_slots, dtype=sums),
+            values=value.new_zeros(batch, heads, num_slots, value.shape[-1], dtype=sums),
+            mass_v=key.new_zeros(batch, heads, num_slots, dtype=sums),
+            recent_keys=key.new_zeros(batch, heads, recent, width),
+            recent_values=value.new_zeros(batch, heads, recent, value.shape[-1]),
+            first_keys=key.new_zeros(batch, heads, exact_first, width),
+            first_values=value.new_zeros(batch, heads, exact_first, value.shape[-1]),
+        )
+
+    def with_first(self, key: Tensor, value: Tensor, padding: Tensor | None) -> Self:
+        """The state with those of the first T tokens that stand in the next positions, whose real tokens come first."""
+        places = torch.arange(self.first_keys.shape[2], device=key.device) - self.tokens.unsqueeze(-1)
+        number = key.shape[2] if padding is None else (~padding).sum(dim=-1, keepdim=True)
+        is_here = (places >= 0) & (places < number)
+        index = places.masked_fill(~is_here, 0)[:, None, :, None]
+        is_here = is_here[:, None, :, None]
+
+        def taken(sequence: Tensor, before: Tensor) -> Tensor:
+            return torch.where(is_here, sequence.gather(2, index.expand_as(before)), before)
+
+        first_keys, first_values = taken(key, self.first_keys), taken(value, self.first_values)
+        return replace(self, first_keys=first_keys, first_values=first_values)
+
+    def sees_first(self, positions: Tensor, window: int | None) -> Tensor:
+        """Bool ``(B, 1, N, T)``: the first tokens up to tokens of these numbers ``(B, N)`` that no window holds."""
+        ages = positions.unsqueeze(-1) - torch.arange(self.first_keys.shape[2], device=positions.device)
+        return (ages >= (window or 0)).unsqueeze(1)
+
+    def rows(self, index: Tensor) -> Self:
+        """The rows of the batch that ``index`` names, in its order."""
+        return type(self)(*(x.index_select(0, index) for x in self.tensors()))
+
+    def like(self, other: "CausalState") -> list[Tensor]:
+        """All tensors, of the types of another state's."""
+        return [x.to(y.dtype) for x, y in zip(self.tensors(), other.tensors(), strict=True)]
+
+    def tensors(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
 
 
 class Clock:
@@ -130,9 +235,9 @@ class Clock:
 
 
 def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor, start: Tensor) -> Tensor:
-    """Sums ``(…, n + 1, K, X)`` before each of n pieces of a sequence, and last after them all.
+    """Sums ``(…, n + 1, K, X)`` before each of n parts of a sequence, and last after them all.
 
-    They decay by ``(…, K)`` nats a token from ``start`` ``(…, K, X)``. Before each piece and, last, in all there are
+    They decay by ``(…, K)`` nats a token from ``start`` ``(…, K, X)``. Before each part and, last, in all there are
     ``elapsed`` tokens ``(…, n + 1)``; what each adds ``(…, n, K, X)`` is relative to ``seen_from`` ``(…, n)``.
     """
     gaps = (elapsed.unsqueeze(-1) - seen_from.unsqueeze(-2)).unsqueeze(-3)
@@ -200,120 +305,100 @@ class RunningMeans:
         return (shares @ self.grown_BHncK.transpose(-2, -1)).tril() @ self.sequence_BHncX + shares @ self.before_BHnKX
 
 
-class CausalInput(NamedTuple):
-    """Consecutive positions: scaled queries ``(B, H, N, D)``; keys and values with zeros at padding, bool ``(B, N)``.
+def attend_segment(
+    inputs: CausalInput, state: CausalState, chunk: int, dtype: torch.dtype, call: SoftmaxCall
+) -> tuple[Tensor, Tensor | None, CausalState]:
+    """A whole number of chunks, of ``chunk`` positions each, that follow those of ``state``, computed side by side.
 
-    Without ``slots`` they attend to nothing but the window, of ``window`` positions, and the first tokens.
+    Returns the output; with ``need_weights`` the softmax (slots, exact tokens, window); and the state after them.
     """
+    query, key, value, padding, slots, window = inputs.to(dtype)
+    length, before, device = query.shape[2], (window or 1) - 1, query.device
+    num_slots, num_first = state.mass_k.shape[-1], state.first_keys.shape[2]
+    real = None if padding is None else ~padding
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    padding: Tensor | None
-    slots: CausalSlots | None
-    window: int | None
+    def chunks(x: Tensor, dim: int) -> Tensor:
+        return x.reshape(*x.shape[:dim], x.shape[dim] // chunk, chunk, *x.shape[dim + 1 :])
 
-    def to(self, dtype: torch.dtype) -> Self:
-        return self._replace(query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
+    def spans(sequence: Tensor) -> Tensor:
+        """Each chunk after the positions that its first window reaches back to, ``(…, n, w − 1 + c, X)``."""
+        parts = local_parts(sequence, chunk, before + chunk)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
-    def pad(self, number: int) -> Self:
-        """The inputs with ``number`` positions of padding after them."""
-        padding = self.padding
-        if padding is None:
-            padding = self.query.new_zeros(self.query.shape[0], self.query.shape[2], dtype=torch.bool)
-        query, key, value = (F.pad(x, (0, 0, 0, number)) for x in self[:3])
-        slots = None if self.slots is None else self.slots.map_weights(lambda x: F.pad(x, (0, 0, 0, number)))
-        return type(self)(query, key, value, F.pad(padding, (0, number), value=True), slots, self.window)
+    keys = torch.cat([state.recent_keys.to(dtype), key], dim=2)
+    values = torch.cat([state.recent_values.to(dtype), value], dim=2)
+    queries, keys_BHnsD, values_BHnsX = chunks(query, 2).contiguous(), spans(keys), spans(values)
+    products_BHncs = queries @ keys_BHnsD.transpose(-2, -1)
+    scores: list[Tensor] = []
+    after: dict[str, Tensor] = {}
+    if slots is not None:
+        chunks_real = None if real is None else chunks(real, 1)
+        clock = Clock(chunks_real, (keys_BHnsD.shape[2], chunk), device, state.keys.dtype)
+        of_chunks = slots.map(lambda weights: chunks(weights, weights.dim() - 2))
+        weights_k = weights_v = WeightsOfChunks(clock, of_chunks.weights_k, state.mass_k)
+        if of_chunks.weights_v is not None:
+            weights_v = WeightsOfChunks(clock, of_chunks.weights_v, state.mass_v)
+        means_k = RunningMeans(weights_k, keys_BHnsD[..., before:, :], state.keys)
+        means_v = RunningMeans(weights_v, values_BHnsX[..., before:, :], state.values)
+        after |= {"keys": means_k.sums, "mass_k": weights_k.mass_after}
+        after |= {"values": means_v.sums, "mass_v": weights_v.mass_after}
+        scores_BHncK = means_k.products(queries, products_BHncs[..., before:])
+        if slots.bias is not None:
+            bias = slots.bias if slots.bias.dim() == 1 else slots.bias[:, None, None]
+            scores_BHncK = scores_BHncK + bias.to(scores_BHncK.dtype)
+        scores.append(scores_BHncK)
+    if num_first > 0:
+        numbers = torch.arange(length, device=device) if real is None else real.cumsum(dim=-1) - 1
+        seen = state.sees_first(state.tokens.unsqueeze(-1) + numbers, window)
+        # All chunks share these keys in one product: broadcast over the chunks it would copy them for each.
+        scores_BHNT = query @ state.first_keys.to(dtype).transpose(-2, -1)
+        scores.append(chunks(scores_BHNT + additive_mask(seen, scores_BHNT.dtype), 2))
+    if window is not None:
+        tokens = state.tokens.unsqueeze(-1)
+        is_recent = torch.arange(before, 0, -1, device=device) <= tokens
+        is_real = torch.ones_like(tokens, dtype=torch.bool).expand(-1, length) if real is None else real
+        is_real = spans(torch.cat([is_recent, is_real], dim=1).unsqueeze(-1)).squeeze(-1)
+        in_window = local_mask(chunk, before, 0, device)
+        itself = torch.ones_like(in_window).tril(before) & torch.ones_like(in_window).triu(before)  # at padding
+        visible = ((is_real.unsqueeze(-2) & in_window) | itself).unsqueeze(1)
+        scores.append(products_BHncs + additive_mask(visible, products_BHncs.dtype))
+    softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
+    kept = F.dropout(softmax, call.dropout_p) if call.dropout_p > 0 else softmax
+    sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
+    to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
+    outputs = []
+    if slots is not None:
+        outputs.append(means_v.mix(to_slots))
+    if num_first > 0:
+        outputs.append(chunks(to_first.flatten(2, 3) @ state.first_values.to(dtype), 2))
+    if window is not None:
+        outputs.append(to_window @ values_BHnsX)
+    output = sum(outputs[1:], start=outputs[0]).flatten(2, 3)
+    weights = None
+    if call.need_weights:
+        weights = softmax.flatten(2, 3)
+        if window is not None:
+            weights = join_weights(softmax, num_slots + num_first, before, 0)
+    after |= {"recent_keys": _last_tokens(keys, before, real), "recent_values": _last_tokens(values, before, real)}
+    tokens = state.tokens + (length if real is None else real.sum(dim=-1))
+    # Copies: a view would keep the memory of the whole segment.
+    state = replace(state, tokens=tokens, **{name: x.clone() for name, x in after.items()})
+    return zero_padding(output.to(inputs.value.dtype), padding), weights, state
 
-    def split(self, sizes: list[int]) -> Iterator[Self]:
-        """Pieces of these sizes. Split, not sliced: the gradient of a slice is as long as the whole."""
-        none = [None] * len(sizes)
-        query, key, value = (torch.split(x, sizes, dim=2) for x in self[:3])
-        padding = none if self.padding is None else torch.split(self.padding, sizes, dim=1)
-        slots = none if self.slots is None else self.slots.split(sizes)
-        for parts in zip(query, key, value, padding, slots, strict=True):
-            yield type(self)(*parts, self.window)
 
-
-@dataclass
-class CausalState:
-    """What causal attention keeps of the past: tensors whose sizes do not depend on its length.
-
-    Attributes:
-        tokens: real tokens so far, ``(B,)``.
-        keys: sums of weighted keys, ``(B, H, K, D)``.
-        mass_k: sums of their weights, ``(B, H, K)``.
-        values: sums of weighted values, ``(B, H, K, Dv)``.
-        mass_v: sums of their weights, ``(B, H, K)``.
-        recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer are at the end.
-        recent_values: their values, ``(B, H, w − 1, Dv)``.
-        first_keys: keys of the first T real tokens, ``(B, H, T, D)``, zeros where there are fewer yet.
-        first_values: their values, ``(B, H, T, Dv)``.
-    """
-
-    tokens: Tensor
-    keys: Tensor
-    mass_k: Tensor
-    values: Tensor
-    mass_v: Tensor
-    recent_keys: Tensor
-    recent_values: Tensor
-    first_keys: Tensor
-    first_values: Tensor
-
-    @classmethod
-    def empty(cls, key: Tensor, value: Tensor, num_slots: int, window: int | None, exact_first: int = 0) -> Self:
-        """The state before the first token of sequences like ``key`` and ``value``."""
-        (batch, heads, _, width), recent = key.shape, (window or 1) - 1
-        sums = torch.promote_types(key.dtype, torch.float32)
-        return cls(
-            tokens=torch.zeros(batch, dtype=torch.long, device=key.device),
-            keys=key.new_zeros(batch, heads, num_slots, width, dtype=sums),
-            mass_k=key.new_zeros(batch, heads, num_slots, dtype=sums),
-            values=value.new_zeros(batch, heads, num_slots, value.shape[-1], dtype=sums),
-            mass_v=key.new_zeros(batch, heads, num_slots, dtype=sums),
-            recent_keys=key.new_zeros(batch, heads, recent, width),
-            recent_values=value.new_zeros(batch, heads, recent, value.shape[-1]),
-            first_keys=key.new_zeros(batch, heads, exact_first, width),
-            first_values=value.new_zeros(batch, heads, exact_first, value.shape[-1]),
-        )
-
-    def with_first(self, key: Tensor, value: Tensor, padding: Tensor | None) -> Self:
-        """The state with those of the first T tokens that stand in the next positions, whose real tokens come first.
-
-        Queries see no more of them than :meth:`sees_first` says.
-        """
-        places = torch.arange(self.first_keys.shape[2], device=key.device) - self.tokens.unsqueeze(-1)
-        number = key.shape[2] if padding is None else (~padding).sum(dim=-1, keepdim=True)
-        is_here = (places >= 0) & (places < number)
-        index = places.masked_fill(~is_here, 0)[:, None, :, None]
-        is_here = is_here[:, None, :, None]
-
-        def taken(sequence: Tensor, before: Tensor) -> Tensor:
-            return torch.where(is_here, sequence.gather(2, index.expand_as(before)), before)
-
-        first_keys, first_values = taken(key, self.first_keys), taken(value, self.first_values)
-        return replace(self, first_keys=first_keys, first_values=first_values)
-
-    def sees_first(self, positions: Tensor, window: int | None) -> Tensor:
-        """Bool ``(B, 1, N, T)``: the first tokens that tokens of these numbers ``(B, N)``, counted from 0, attend to.
-
-        They are those up to the token itself that its window does not hold.
-        """
-        ages = positions.unsqueeze(-1) - torch.arange(self.first_keys.shape[2], device=positions.device)
-        return (ages >= (window or 0)).unsqueeze(1)
-
-    def rows(self, index: Tensor) -> Self:
-        """The rows of the batch that ``index`` names, in its order."""
-        return type(self)(*(x.index_select(0, index) for x in self.tensors()))
-
-    def like(self, other: "CausalState") -> list[Tensor]:
-        """All tensors, of the types of another state's."""
-        return [x.to(y.dtype) for x, y in zip(self.tensors(), other.tensors(), strict=True)]
-
-    def tensors(self) -> list[Tensor]:
-        """All of them, in the order in which they are given."""
-        return [getattr(self, field.name) for field in fields(self)]
+def _last_tokens(sequence: Tensor, number: int, real: Tensor | None) -> Tensor:
+    """The last real tokens ``(B, H, number, X)`` of a sequence; ``number`` of its positions stand before ``real``."""
+    if real is None:
+        return sequence[:, :, sequence.shape[2] - number :]
+    # Where fewer tokens came before, zeros stand first in their place; they count as real here.
+    tokens_from = real.flip(-1).cumsum(dim=-1).flip(-1)
+    count = F.pad(tokens_from, (number, 0))
+    count[:, :number] = tokens_from[:, :1] + torch.arange(number, 0, -1, device=tokens_from.device)
+    real = F.pad(real, (number, 0), value=True)
+    target = torch.where(real & (count <= number), number - count, number)
+    last = sequence.new_zeros(*sequence.shape[:2], number + 1, sequence.shape[-1])
+    last = last.scatter(2, target[:, None, :, None].expand_as(sequence), sequence)
+    return last[:, :, :number]
 
 
 def attend_next(token: CausalInput, state: CausalState, dropout_p: float) -> tuple[Tensor, Tensor, CausalState]:
@@ -377,194 +462,6 @@ def _not_0(mass: Tensor) -> Tensor:
     return mass.masked_fill(mass == 0, 1.0).unsqueeze(2)
 
 
-class CausalRun(NamedTuple):
-    """How all segments of a sequence are computed.
-
-    Attributes:
-        chunk_size: positions in a chunk.
-        dtype: of scores and sums.
-        dropout_p: probability of dropping an attention weight.
-        need_weights: also return the softmax.
-    """
-
-    chunk_size: int
-    dtype: torch.dtype
-    dropout_p: float
-    need_weights: bool
-
-
-def attend_in_segments(
-    inputs: CausalInput, state: CausalState, run: CausalRun
-) -> tuple[Tensor, Tensor | None, CausalState]:
-    """Attention of positions that follow those of ``state``, a segment of whole chunks at a time.
-
-    A rest of a chunk is a segment of its own. While compiling, sizes are symbolic: one segment, filled up with padding,
-    serves every length.
-    """
-    length = inputs.query.shape[2]
-    if records_a_graph():
-        filled = inputs.pad(blocks_of(length, run.chunk_size) * run.chunk_size - length)
-        output, weights, state = attend_segment(filled, state, run.chunk_size, run)
-        return first_positions(output, length), None if weights is None else first_positions(weights, length), state
-    sizes = _segment_sizes(length, run.chunk_size, sizes_for(inputs.query.device).segment)
-    attend: Callable[..., Any] = attend_segment
-    # A segment keeps only its inputs for the backward pass; the transforms of torch.func allow no hooks for that.
-    if torch.is_grad_enabled() and not is_transformed():
-        attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=run.dropout_p > 0)
-    outputs, all_weights = [], []
-    for segment in inputs.split(sizes):
-        output, weights, state = attend(segment, state, min(run.chunk_size, segment.query.shape[2]), run)
-        outputs.append(output)
-        all_weights.append(weights)
-    return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if run.need_weights else None, state
-
-
-def _segment_sizes(length: int, chunk: int, longest: int) -> list[int]:
-    """Positions of segments of whole chunks, at most ``longest`` or one chunk, and of the rest."""
-    whole = length - length % chunk
-    size = max(chunk, longest - longest % chunk)
-    sizes = [size] * (whole // size) + [whole % size, length - whole]
-    return [size for size in sizes if size > 0]
-
-
-def attend_segment(
-    inputs: CausalInput, state: CausalState, chunk: int, run: CausalRun
-) -> tuple[Tensor, Tensor | None, CausalState]:
-    """A whole number of chunks, of ``chunk`` positions each, that follow those of ``state``."""
-    segment = Segment(inputs.to(run.dtype), state, chunk)
-    output, weights, state = segment.attend(run.dropout_p, run.need_weights)
-    return zero_padding(output.to(inputs.value.dtype), inputs.padding), weights, state
-
-
-class Segment:
-    """The chunks of :func:`attend_segment`, computed side by side."""
-
-    def __init__(self, inputs: CausalInput, state: CausalState, chunk: int) -> None:
-        self.inputs, self.state, self.window, self.chunk = inputs, state, inputs.window, chunk
-        self.slots = inputs.slots
-        self.length, self.before = inputs.query.shape[2], (inputs.window or 1) - 1
-        self.real = None if inputs.padding is None else ~inputs.padding
-        # Together with the tokens that the first windows reach back to.
-        self.keys = torch.cat([state.recent_keys.to(inputs.key.dtype), inputs.key], dim=2)
-        self.values = torch.cat([state.recent_values.to(inputs.value.dtype), inputs.value], dim=2)
-        self.queries = self._chunks(inputs.query, 2).contiguous()
-
-    def attend(self, dropout_p: float, need_weights: bool) -> tuple[Tensor, Tensor | None, CausalState]:
-        """Output, with ``need_weights`` the softmax (slots, exact tokens, window), and the state after the segment."""
-        keys_BHnsD, values_BHnsX = (self._spans(x) for x in (self.keys, self.values))
-        products_BHncs = self.queries @ keys_BHnsD.transpose(-2, -1)
-        means = None if self.slots is None else self._means(self.slots, keys_BHnsD, values_BHnsX)
-        softmax = torch.softmax(torch.cat(self._scores(means, products_BHncs), dim=-1), dim=-1)
-        kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-        num_slots, num_first = self.state.mass_k.shape[-1], self.state.first_keys.shape[2]
-        sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
-        to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
-        outputs = []
-        if means is not None:
-            outputs.append(means.values.mix(to_slots))
-        if num_first > 0:
-            outputs.append(self._chunks(to_first.flatten(2, 3) @ self.state.first_values.to(self.values.dtype), 2))
-        if self.window is not None:
-            outputs.append(to_window @ values_BHnsX)
-        output = sum(outputs[1:], start=outputs[0])
-        weights = None
-        if need_weights:
-            weights = softmax.flatten(2, 3)
-            if self.window is not None:
-                weights = join_weights(softmax, num_slots + num_first, self.before, 0)
-        return output.flatten(2, 3), weights, self._state_after(means)
-
-    def _scores(self, means: "_Means | None", products_BHncs: Tensor) -> list[Tensor]:
-        """Scores ``(B, H, n, c, ·)`` of slots, exact tokens and window, those of them that there are."""
-        scores = []
-        if means is not None:
-            scores_BHncK = means.keys.products(self.queries, products_BHncs[..., self.before :])
-            bias = None if self.slots is None else self.slots.bias
-            if bias is not None:
-                bias = bias if bias.dim() == 1 else bias[:, None, None]
-                scores_BHncK = scores_BHncK + bias.to(scores_BHncK.dtype)
-            scores.append(scores_BHncK)
-        if self.state.first_keys.shape[2] > 0:
-            # All chunks share these keys in one product: broadcast over the chunks it would copy them for each.
-            scores_BHNT = self.inputs.query @ self.state.first_keys.to(self.keys.dtype).transpose(-2, -1)
-            scores_BHNT = scores_BHNT + additive_mask(self._sees_first(), scores_BHNT.dtype)
-            scores.append(self._chunks(scores_BHNT, 2))
-        if self.window is not None:
-            scores.append(products_BHncs + additive_mask(self._visible(), products_BHncs.dtype))
-        return scores
-
-    def _means(self, slots: CausalSlots, keys: Tensor, values: Tensor) -> "_Means":
-        real = None if self.real is None else self._chunks(self.real, 1)
-        clock = Clock(real, (keys.shape[2], self.chunk), keys.device, self.state.keys.dtype)
-        slots = slots.map_weights(lambda weights: self._chunks(weights, weights.dim() - 2))
-        key_weights = WeightsOfChunks(clock, slots.weights_k, self.state.mass_k)
-        value_weights = key_weights
-        if slots.weights_v is not None:
-            value_weights = WeightsOfChunks(clock, slots.weights_v, self.state.mass_v)
-        return _Means(
-            RunningMeans(key_weights, keys[..., self.before :, :], self.state.keys),
-            RunningMeans(value_weights, values[..., self.before :, :], self.state.values),
-        )
-
-    def _sees_first(self) -> Tensor:
-        """Bool ``(B, 1, N, T)``: the first tokens that each position attends to."""
-        if self.real is None:
-            before = torch.arange(self.length, device=self.keys.device)
-        else:
-            before = self.real.cumsum(dim=-1) - 1
-        return self.state.sees_first(self.state.tokens.unsqueeze(-1) + before, self.window)
-
-    def _visible(self) -> Tensor:
-        """Bool ``(B, 1, n, c, s)``: the real tokens of each window, and at padding the position itself."""
-        tokens, device = self.state.tokens.unsqueeze(-1), self.keys.device
-        recent = torch.arange(self.before, 0, -1, device=device) <= tokens
-        real = torch.ones_like(tokens, dtype=torch.bool).expand(-1, self.length) if self.real is None else self.real
-        real = torch.cat([recent, real], dim=1)
-        real = self._spans(real.unsqueeze(-1)).squeeze(-1)
-        window = local_mask(self.chunk, self.before, 0, device)
-        itself = torch.ones_like(window).tril(self.before) & torch.ones_like(window).triu(self.before)
-        return ((real.unsqueeze(-2) & window) | itself).unsqueeze(1)
-
-    def _state_after(self, means: "_Means | None") -> CausalState:
-        tokens = self.state.tokens + (self.length if self.real is None else self.real.sum(dim=-1))
-        after = {"recent_keys": self._recent(self.keys), "recent_values": self._recent(self.values)}
-        if means is not None:
-            after |= {"keys": means.keys.sums, "mass_k": means.keys.weights.mass_after}
-            after |= {"values": means.values.sums, "mass_v": means.values.weights.mass_after}
-        # Copies: a view would keep the memory of the whole segment.
-        return replace(self.state, tokens=tokens, **{name: x.clone() for name, x in after.items()})
-
-    def _recent(self, sequence: Tensor) -> Tensor:
-        """The last w − 1 real tokens, recent ones included, ``(B, H, w − 1, X)``."""
-        if self.real is None:
-            return sequence[:, :, sequence.shape[2] - self.before :]
-        # Where fewer tokens came before, zeros stand first in their place; they count as real here.
-        tokens_from = self.real.flip(-1).cumsum(dim=-1).flip(-1)
-        count = F.pad(tokens_from, (self.before, 0))
-        count[:, : self.before] = tokens_from[:, :1] + torch.arange(self.before, 0, -1, device=tokens_from.device)
-        real = F.pad(self.real, (self.before, 0), value=True)
-        target = torch.where(real & (count <= self.before), self.before - count, self.before)
-        last = sequence.new_zeros(*sequence.shape[:2], self.before + 1, sequence.shape[-1])
-        last = last.scatter(2, target[:, None, :, None].expand_as(sequence), sequence)
-        return last[:, :, : self.before]
-
-    def _spans(self, sequence: Tensor) -> Tensor:
-        """Each chunk and the positions before it, ``(…, n, c + w - 1, X)``."""
-        parts = local_pieces(sequence, self.chunk, self.chunk + self.before)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
-
-    def _chunks(self, x: Tensor, dim: int) -> Tensor:
-        return x.reshape(*x.shape[:dim], x.shape[dim] // self.chunk, self.chunk, *x.shape[dim + 1 :])
-
-
-class _Means(NamedTuple):
-    keys: RunningMeans
-    values: RunningMeans
-
-
-STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights
-
-
 def causal_linformer_attention(
     query: Tensor,
     key: Tensor,
@@ -622,7 +519,15 @@ def causal_linformer_attention(
         >>> causal_linformer_attention(query, key, value, slots, window=8).shape
         torch.Size([1, 4, 1000, 16])
     """
-    _check_inputs(query, key, value, window, exact_first)
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    if query.dim() != 4 or shapes[0] != shapes[1] or shapes[0][:3] != shapes[2][:3]:
+        raise ValueError(
+            f"query, key and value must be (B, H, N, D), (B, H, N, D) and (B, H, N, Dv), got {shapes[0]}, {shapes[1]} "
+            f"and {shapes[2]}"
+        )
+    check_window(window)
+    if exact_first < 0:
+        raise ValueError(f"exact_first must be at least 0 tokens, got {exact_first}")
     check_scale(scale)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     for name, weights in (("weights_k", slots.weights_k), ("weights_v", slots.weights_v or slots.weights_k)):
@@ -688,21 +593,31 @@ def attend_causally(
             output, softmax, state = attend_next(inputs.to(dtype), state, call.dropout_p)
             output = zero_padding(output.to(value.dtype), padding_mask)
             return output, softmax if call.need_weights else None, state
-        chunk_size = CHUNK if slots is None else slots.chunk_size
-        run = CausalRun(chunk_size, dtype, call.dropout_p, call.need_weights)
-        return attend_in_segments(inputs, state, run)
+        return _attend_in_segments(inputs, state, dtype, call)
 
 
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor, window: int | None, exact_first: int) -> None:
-    shapes = [tuple(x.shape) for x in (query, key, value)]
-    if query.dim() != 4 or shapes[0] != shapes[1] or shapes[0][:3] != shapes[2][:3]:
-        raise ValueError(
-            f"query, key and value must be (B, H, N, D), (B, H, N, D) and (B, H, N, Dv), got {shapes[0]}, {shapes[1]} "
-            f"and {shapes[2]}"
-        )
-    check_window(window)
-    if exact_first < 0:
-        raise ValueError(f"exact_first must be at least 0 tokens, got {exact_first}")
+def _attend_in_segments(
+    inputs: CausalInput, state: CausalState, dtype: torch.dtype, call: SoftmaxCall
+) -> tuple[Tensor, Tensor | None, CausalState]:
+    """A segment of whole chunks at a time; a rest of a chunk is a segment of its own."""
+    length, chunk = inputs.query.shape[2], CHUNK if inputs.slots is None else inputs.slots.chunk_size
+    if records_a_graph():  # sizes are symbolic: one segment, filled up with padding, serves every length
+        filled = inputs.pad(blocks_of(length, chunk) * chunk - length)
+        output, weights, state = attend_segment(filled, state, chunk, dtype, call)
+        return first_positions(output, length), None if weights is None else first_positions(weights, length), state
+    whole, longest = length - length % chunk, sizes_for(inputs.query.device).segment
+    size = max(chunk, longest - longest % chunk)
+    sizes = [size] * (whole // size) + [whole % size, length - whole]
+    attend: Callable[..., Any] = attend_segment
+    # A segment keeps only its inputs for the backward pass; the transforms of torch.func allow no hooks for that.
+    if torch.is_grad_enabled() and not is_transformed():
+        attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=call.dropout_p > 0)
+    outputs, all_weights = [], []
+    for segment in inputs.split([size for size in sizes if size > 0]):
+        output, weights, state = attend(segment, state, min(chunk, segment.query.shape[2]), dtype, call)
+        outputs.append(output)
+        all_weights.append(weights)
+    return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if call.need_weights else None, state
 
 
 def check_window(window: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Padding: where it is, the order in which a row's real tokens come first, and which piece of the rows a batch holds.
+"""Padding: where it is, the order in which a row's real tokens come first, and which piece of the rows a process holds.
 
 Row i of E, the windows and the positions of causal attention belong to the i-th real token. The result of a row must
 not depend on where its padding is, so real tokens are moved to the front on the way in and back on the way out.
@@ -73,7 +73,9 @@ class Padding(Mask):
     """The padding of a batch, and what follows from it, worked out once for all layers that ask.
 
     A batch holds whole rows. Where other processes hold other pieces of them, a subclass says which piece this is and
-    what all of them come to: ``torch_linformer.distributed.SequencePiece``.
+    what all of them come to: ``torch_linformer.distributed.SequencePiece``. Then :meth:`around`, :meth:`total`,
+    :meth:`highest`, :meth:`maximum`, :meth:`received` and :meth:`hand_on` wait for the others: all processes call them
+    alike. Nothing else does.
 
     Args:
         mask: bool ``(B, N)``, True at padding, as the sequence is given.
@@ -110,7 +112,7 @@ class Padding(Mask):
         return share
 
     def highest(self, share: Tensor) -> Tensor:
-        """The maximum over all pieces of the rows, likewise, without its gradient."""
+        """Their maximum, without its gradient."""
         return share
 
     def maximum(self, share: Tensor) -> Tensor:

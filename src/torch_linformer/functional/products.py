@@ -20,7 +20,7 @@ from torch_linformer.functional.implementations import Implementation, Name, com
 from torch_linformer.functional.pytorch import is_watched, needs_graph, onednn_linear, records_a_graph
 
 NARROWEST = 16  # channels; with fewer, transposing the mixture costs more than oneDNN saves
-PIECE = 1024  # positions compressed at a time
+AT_ONCE = 1024  # positions compressed at a time
 _ACTIVATIONS = {F.gelu: "gelu", F.relu: "relu", F.silu: "swish"}  # by their names in oneDNN
 
 
@@ -110,22 +110,22 @@ def _mix_by_onednn(mixture: Tensor, sequence: Tensor) -> Tensor:
     if sequence.numel() == 0:
         return _mix(mixture, sequence)
     if sequence.dim() == 3:
-        return _mix_in_pieces(mixture, sequence)
+        return _mix_in_parts(mixture, sequence)
     heads = sequence.unbind(1)
     mixtures = [mixture.squeeze(1)] * len(heads) if mixture.dim() == 4 else mixture.expand(len(heads), -1, -1)
-    return torch.stack([_mix_in_pieces(E, X) for E, X in zip(mixtures, heads, strict=True)], dim=1)
+    return torch.stack([_mix_in_parts(E, X) for E, X in zip(mixtures, heads, strict=True)], dim=1)
 
 
-def _mix_in_pieces(mixture: Tensor, sequence_BMC: Tensor) -> Tensor:
-    """By oneDNN, which transposes its operands: in pieces, because that is cheap within the caches."""
+def _mix_in_parts(mixture: Tensor, sequence_BMC: Tensor) -> Tensor:
+    """By oneDNN, which transposes its operands: in parts, because that is cheap within the caches."""
     slots = []
     for mixture_MK, row_MC in zip(mixture.expand(len(sequence_BMC), -1, -1), sequence_BMC, strict=True):
         total_KC = torch.zeros(())
-        for weights, positions in zip(torch.split(mixture_MK, PIECE), torch.split(row_MC, PIECE), strict=True):
-            piece_KC = _multiply(weights.t(), positions.t())
+        for weights, positions in zip(torch.split(mixture_MK, AT_ONCE), torch.split(row_MC, AT_ONCE), strict=True):
+            part_KC = _multiply(weights.t(), positions.t())
             # The rounding error of a sum grows with its terms: it is kept in no less than float32.
-            total_KC = total_KC + piece_KC.to(torch.promote_types(piece_KC.dtype, torch.float32))
-        slots.append(total_KC.to(piece_KC.dtype))
+            total_KC = total_KC + part_KC.to(torch.promote_types(part_KC.dtype, torch.float32))
+        slots.append(total_KC.to(part_KC.dtype))
     return torch.stack(slots)
 
 

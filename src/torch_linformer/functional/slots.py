@@ -1,8 +1,8 @@
-"""Dense maps of a sequence of M positions to K slots: a matrix with a row for each position; and the K of theory.
+"""Slots by maps that do not look at the input: a matrix with a row for each position, or windows of positions.
 
 Every function takes the sequence as ``(B, M, C)``, one map for all heads, or as ``(B, H, M, D)``, and
-``key_padding_mask`` as bool ``(B, M)``, True at padding. All but :func:`project_sequence` expect padding after the
-real tokens: see :class:`torch_linformer.functional.padding.Padding`.
+``key_padding_mask`` as bool ``(B, M)``, True at padding. Where a function takes a ``Padding``, it follows the real
+tokens: see :class:`torch_linformer.functional.padding.Padding`.
 """
 
 import math
@@ -67,7 +67,7 @@ def project_sequence(
         key_padding_mask: bool ``(B, M)``, True at padding, on any side and between tokens: row i of E belongs to
             the i-th real token.
         length_scaling: False leaves s out: the bare formula of the paper.
-        impl: ``"auto"``, ``"torch"`` or ``"onednn"``: see :func:`use_implementation`.
+        impl: ``"auto"``, ``"torch"``, ``"rows"`` or ``"onednn"``: see :func:`use_implementation`.
 
     Returns:
         ``(B, K, C)`` or ``(B, H, K, D)``.
@@ -112,10 +112,7 @@ def compress(
 def compress_with_mass(
     sequence: Tensor, proj: Tensor, padding: Padding | None, length_scaling: bool
 ) -> tuple[Tensor, Tensor]:
-    """:func:`compress` of ``(B, M, C)`` by ``(max_len, K)``, and of as many ones, which a bias is multiplied by.
-
-    Returns slots ``(B, K, C)``, and what the weights of each add up to, ``(B or 1, K)``.
-    """
+    """:func:`compress` of ``(B, M, C)`` by ``(max_len, K)``, and what the weights of each add to, ``(B or 1, K)``."""
     max_len, length = proj.shape[0], sequence.shape[1]
     rows = _rows(proj, length, padding)
     slots = total_of(mix_positions(rows, sequence), padding)
@@ -123,7 +120,6 @@ def compress_with_mass(
     if padding is None:
         mass = rows.sum(dim=0, keepdim=True)
         return slots, scale_to_length(mass, max_len, length, None) if length_scaling else mass
-
     counts_BM = padding.derive(_position_counts, max_len if length_scaling else None, rows.dtype)
     mass = counts_BM @ rows if rows.dim() == 2 else torch.bmm(counts_BM.unsqueeze(1), rows).squeeze(1)
     return slots, padding.total(mass)
@@ -301,8 +297,8 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padd
     # Heads are split from channels in this order: a view of those of all heads.
     flat_BMC = sequence if heads is None else sequence.transpose(1, 2).flatten(2)
     windows_BnwC = _windows(flat_BMC, window, num_slots, padding)
-
-    weights_BnwX = derive(padding, _mean_weights, window, num_slots, Like.of(sequence))
+    like = sequence.shape[-2], sequence.device
+    weights_BnwX = derive(padding, _mean_weights, window, num_slots, *like, sequence.dtype)
     means_BKC = _among_all((weights_BnwX.transpose(-2, -1) @ windows_BnwC).squeeze(-2), window, num_slots, padding)
     totals_BKC = total_of(means_BKC, padding)
     return totals_BKC if heads is None else torch.unflatten(totals_BKC, -1, (heads, -1)).transpose(1, 2)
@@ -320,56 +316,41 @@ def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding 
     peaks = _among_all(peaks, window, num_slots, padding, fill=float("-inf"))
     if padding is not None:
         peaks = padding.maximum(peaks)
-    empty = empty_windows(sequence, window, num_slots, padding)
-    return peaks.masked_fill(_like_slots(empty.mask, sequence), 0.0)
+    empty_BK = empty_windows(sequence, window, num_slots, padding).mask
+    return fill_padding(peaks, empty_BK, 0.0)
 
 
 def empty_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Mask:
     """``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
-    return derive(padding, _empty_windows, window, num_slots, Like.of(sequence))
+    return derive(padding, _empty_windows, window, num_slots, sequence.shape[-2], sequence.device)
 
 
 def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Padding | None, least: int = 0) -> Tensor:
     """Real tokens in each slot's window, ``(B or 1, K)``; where there are fewer, ``least``."""
-    return derive(padding, _tokens_per_window, window, num_slots, Like.of(sequence), least)
+    return derive(padding, _tokens_per_window, window, num_slots, sequence.shape[-2], sequence.device, least)
 
 
-class Like(NamedTuple):
-    """What is asked of a sequence where its rows have no padding, which knows it."""
-
-    length: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, sequence: Tensor) -> "Like":
-        return cls(sequence.shape[-2], sequence.dtype, sequence.device)
+def _empty_windows(padding: Padding | None, window: int, num_slots: int, length: int, device: torch.device) -> Mask:
+    starts_1K = torch.arange(0, num_slots * window, window, device=device).unsqueeze(0)
+    return Mask(starts_1K >= (length if padding is None else padding.tokens))
 
 
-def _mean_weights(padding: Padding | None, window: int, num_slots: int, like: Like) -> Tensor:
+def _tokens_per_window(
+    padding: Padding | None, window: int, num_slots: int, length: int, device: torch.device, least: int
+) -> Tensor:
+    starts_1K = torch.arange(0, num_slots * window, window, device=device).unsqueeze(0)
+    return ((length if padding is None else padding.tokens) - starts_1K).clamp(min=least, max=window)
+
+
+def _mean_weights(
+    padding: Padding | None, window: int, num_slots: int, length: int, device: torch.device, dtype: torch.dtype
+) -> Tensor:
     """1 / n at the n real tokens of each window, ``(B or 1, n, w, 1)``."""
-    if padding is None:
-        real_BM = torch.ones(1, like.length, dtype=like.dtype, device=like.device)
-    else:
-        real_BM = padding.real.to(like.dtype)
+    real_BM = torch.ones(1, length, dtype=dtype, device=device) if padding is None else padding.real.to(dtype)
     real_BnwX = _windows(real_BM.unsqueeze(-1), window, num_slots, padding)
-    tokens_BK = derive(padding, _tokens_per_window, window, num_slots, like, 1)
+    tokens_BK = derive(padding, _tokens_per_window, window, num_slots, length, device, 1)
     first = start_of(padding) // window
     return real_BnwX / tokens_BK[:, first : first + real_BnwX.shape[1], None, None]
-
-
-def _empty_windows(padding: Padding | None, window: int, num_slots: int, like: Like) -> Mask:
-    return Mask(_starts(window, num_slots, like) >= (like.length if padding is None else padding.tokens))
-
-
-def _tokens_per_window(padding: Padding | None, window: int, num_slots: int, like: Like, least: int) -> Tensor:
-    tokens = like.length if padding is None else padding.tokens
-    return (tokens - _starts(window, num_slots, like)).clamp(min=least, max=window)
-
-
-def _starts(window: int, num_slots: int, like: Like) -> Tensor:
-    """The first position of each window, ``(1, K)``."""
-    return torch.arange(0, num_slots * window, window, device=like.device).unsqueeze(0)
 
 
 def reached_windows(length: int, window: int, num_slots: int) -> int:
@@ -397,8 +378,3 @@ def _among_all(slots: Tensor, window: int, num_slots: int, padding: Padding | No
     """The slots of :func:`_windows` among all ``num_slots``, the others ``fill``."""
     before = start_of(padding) // window
     return put_around(slots, before, num_slots - before - slots.shape[-2], fill)
-
-
-def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
-    """``(B or 1, K)`` shaped to go with slots ``(B, K, C)`` or ``(B, H, K, D)``."""
-    return per_slot.unsqueeze(-1) if sequence.dim() == 3 else per_slot[:, None, :, None]

@@ -64,7 +64,7 @@ def first_positions(x: Tensor, length: int) -> Tensor:
     return x[:, :, :length]
 
 
-def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int] = (0, 0)) -> list[Tensor]:
+def local_parts(sequence: Tensor, block: int, span: int, sides: tuple[int, int] = (0, 0)) -> list[Tensor]:
     """Parts ``(…, n, ·, D)`` of the spans of n blocks, one after the other; a span begins where its block does.
 
     ``sides`` are positions to put before and after the sequence ``(…, M, D)``.
@@ -217,7 +217,7 @@ def _cut_into_blocks(query: Tensor, window: Window, slots: Slots) -> _Blocks:
     fill = number * block - length
     queries = put_around(query, 0, fill).reshape(*query.shape[:2], number, block, query.shape[-1])
     layout = SpanLayout(block, length + fill, window.keys.shape[2], window.reach, window.offset, query.device)
-    keys, values = (local_pieces(x, block, layout.span, layout.sides) for x in (window.keys, window.values))
+    keys, values = (local_parts(x, block, layout.span, layout.sides) for x in (window.keys, window.values))
     mask, slot_mask = as_mask(window.padding), as_mask(slots.padding)
     visible = derive(mask, visible_positions, layout)
     visible_slots = None if slot_mask is None else derive(mask, _visible_slots, layout, slot_mask)
