@@ -60,7 +60,7 @@ class CausalSlots(NamedTuple):
     bias: Tensor | None = None
     chunk_size: int = CHUNK
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "CausalSlots":
+    def map_weights(self, function: Callable[[Tensor], Tensor]) -> "CausalSlots":
         """The slots with ``function`` of the weights of positions, where there are any."""
         weights_v = None if self.weights_v is None else self.weights_v.map(function)
         return self._replace(weights_k=self.weights_k.map(function), weights_v=weights_v)
@@ -69,7 +69,7 @@ class CausalSlots(NamedTuple):
         """The weights of positions in the ``order`` of a :class:`Padding`."""
         if order is None:
             return self
-        return self.map(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
+        return self.map_weights(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
 
 
 class CausalInput(NamedTuple):
@@ -89,7 +89,7 @@ class CausalInput(NamedTuple):
         """``function`` of all that has something for each position, and of the dimension of the positions."""
         query, key, value = (function(x, -2) for x in self[:3])
         padding = None if self.padding is None else function(self.padding, -1)
-        slots = None if self.slots is None else self.slots.map(lambda weights: function(weights, -2))
+        slots = None if self.slots is None else self.slots.map_weights(lambda weights: function(weights, -2))
         return type(self)(query, key, value, padding, slots, self.window)
 
     def to(self, dtype: torch.dtype) -> Self:
@@ -334,7 +334,7 @@ def attend_segment(
     if slots is not None:
         chunks_real = None if real is None else chunks(real, 1)
         clock = Clock(chunks_real, (keys_BHnsD.shape[2], chunk), device, state.keys.dtype)
-        of_chunks = slots.map(lambda weights: chunks(weights, weights.dim() - 2))
+        of_chunks = slots.map_weights(lambda weights: chunks(weights, weights.dim() - 2))
         weights_k = weights_v = WeightsOfChunks(clock, of_chunks.weights_k, state.mass_k)
         if of_chunks.weights_v is not None:
             weights_v = WeightsOfChunks(clock, of_chunks.weights_v, state.mass_v)
@@ -342,11 +342,10 @@ def attend_segment(
         means_v = RunningMeans(weights_v, values_BHnsX[..., before:, :], state.values)
         after |= {"keys": means_k.sums, "mass_k": weights_k.mass_after}
         after |= {"values": means_v.sums, "mass_v": weights_v.mass_after}
-        scores_BHncK = means_k.products(queries, products_BHncs[..., before:])
+        scores.append(means_k.products(queries, products_BHncs[..., before:]))
         if slots.bias is not None:
             bias = slots.bias if slots.bias.dim() == 1 else slots.bias[:, None, None]
-            scores_BHncK = scores_BHncK + bias.to(scores_BHncK.dtype)
-        scores.append(scores_BHncK)
+            scores[0] = scores[0] + bias.to(dtype)
     if num_first > 0:
         numbers = torch.arange(length, device=device) if real is None else real.cumsum(dim=-1) - 1
         seen = state.sees_first(state.tokens.unsqueeze(-1) + numbers, window)
@@ -363,6 +362,7 @@ def attend_segment(
         visible = ((is_real.unsqueeze(-2) & in_window) | itself).unsqueeze(1)
         scores.append(products_BHncs + additive_mask(visible, products_BHncs.dtype))
     softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
+    scores.clear()  # so that what follows is computed in the same memory
     kept = F.dropout(softmax, call.dropout_p) if call.dropout_p > 0 else softmax
     sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
     to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
