@@ -9,6 +9,9 @@ from calls import attend, attend_with_window
 from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.functional import (
+    CausalSlots,
+    SlotWeights,
+    causal_linformer_attention,
     cpu,
     device_sizes,
     dynamic_slots,
@@ -128,6 +131,7 @@ def test_what_ran_is_listed_by_operation():
         attend(query, key, key)
         attend_with_window(query, key, key, query, query, 2)
         attend_to_past(query, query, query)  # in one way: nothing to choose, and nothing listed
+        causal_linformer_attention(query, query, query, CausalSlots(SlotWeights(torch.tensor([0.1]))))  # likewise
         mix_positions(weight, weight.unsqueeze(0), impl="onednn")
     linear(input, weight)
     assert inner == {"linear": {"torch"}}

@@ -163,17 +163,6 @@ def test_dropout_leaves_zeros(window):
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_a_window_without_slots(gradients, need_weights):
-    case = Case(exact=False, bias=False, window=True, window_bias=False)
-    case.slots = Slots(*(x[:, :, :0] for x in case.slots[:2]))
-    output, weights = case.attend(need_weights=need_weights, impl="torch")
-    whole = case.sees_nothing.clone()
-    assert not output[whole].any() and output[~whole].any(dim=-1).all()
-    assert weights is None or (weights.shape[-1] == 2 * REACH + 1 and not weights[whole].any())
-    assert all(x.isfinite().all() for x in gradients(output, [case.query, *case.window[:2]]))
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
 def test_a_bias_of_distances(gradients, need_weights):
     query, key, value = (draw(3, 2, LENGTH, WIDTH).requires_grad_() for _ in range(3))
     bias = draw(2, 2 * REACH + 1).requires_grad_()

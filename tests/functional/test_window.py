@@ -46,9 +46,11 @@ def draw_bias(*shape):
 def assert_is_the_definition(way, inputs, reach, gradients, **options):
     """Queries that see nothing get zeros, and no gradient."""
     query, *others = inputs
-    masks = {name: options[name].expand(len(query), -1) for name in ("slot_padding", "key_padding") if name in options}
-    repeated = [repeat_heads(x, query.shape[1]) for x in others]
-    expected = reference.windowed_attention(query, *repeated, reach, **options | masks)
+    literal = {
+        name: options[name].expand(len(query), -1) for name in ("slot_padding", "key_padding") if name in options
+    }
+    literal |= {"offset": options.get("offset", 0), "biases": (options.get("slot_bias"), options.get("window_bias"))}
+    expected = reference.windowed_attention(query, *(repeat_heads(x, query.shape[1]) for x in others), reach, **literal)
     biases = {name: options[name] for name in ("slot_bias", "window_bias") if options.get(name) is not None}
     leaves, call = [*inputs, *biases.values()], {}
     if way == "flash":

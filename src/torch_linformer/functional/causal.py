@@ -334,10 +334,10 @@ def attend_segment(
     if slots is not None:
         chunks_real = None if real is None else chunks(real, 1)
         clock = Clock(chunks_real, (keys_BHnsD.shape[2], chunk), device, state.keys.dtype)
-        of_chunks = slots.map_weights(lambda weights: chunks(weights, weights.dim() - 2))
-        weights_k = weights_v = WeightsOfChunks(clock, of_chunks.weights_k, state.mass_k)
-        if of_chunks.weights_v is not None:
-            weights_v = WeightsOfChunks(clock, of_chunks.weights_v, state.mass_v)
+        chunk_slots = slots.map_weights(lambda weights: chunks(weights, weights.dim() - 2))
+        weights_k = weights_v = WeightsOfChunks(clock, chunk_slots.weights_k, state.mass_k)
+        if chunk_slots.weights_v is not None:
+            weights_v = WeightsOfChunks(clock, chunk_slots.weights_v, state.mass_v)
         means_k = RunningMeans(weights_k, keys_BHnsD[..., before:, :], state.keys)
         means_v = RunningMeans(weights_v, values_BHnsX[..., before:, :], state.values)
         after |= {"keys": means_k.sums, "mass_k": weights_k.mass_after}
