@@ -5,7 +5,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.implementations import Name, check_implementation
+from torch_linformer.functional.implementations import Name, check_implementation, choose
 from torch_linformer.functional.padding import justify, mask_of, zero_padding
 from torch_linformer.functional.slots import Slots, check_dense, compress
 from torch_linformer.functional.softmax import (
@@ -18,7 +18,7 @@ from torch_linformer.functional.softmax import (
     check_scale,
     join,
 )
-from torch_linformer.functional.window import attend_with_window
+from torch_linformer.functional.window import WINDOWED_ATTENTION
 
 
 def slot_attention(
@@ -112,7 +112,12 @@ def attend(
 ) -> Attended:
     """:func:`slot_attention`, unchecked: at padding stand numbers, of slots and exact tokens values of zeros."""
     joint = join(slots, exact)
-    return attend_to_slots(query, joint, call) if window is None else attend_with_window(query, joint, window, call)
+    if window is None:
+        return attend_to_slots(query, joint, call)
+    attended: Attended = choose(WINDOWED_ATTENTION, query, joint, window, call, impl=call.impl)(
+        query, joint, window, call
+    )
+    return attended
 
 
 def _check_part(name: str, query: Tensor, part: Slots | ExactTokens | Window) -> None:

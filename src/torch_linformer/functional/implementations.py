@@ -145,15 +145,20 @@ def _known_names(operations: list[Operation]) -> list[str]:
 
 
 def compute(operation: Operation, *call: Any, impl: Name = "auto") -> Any:
-    """The result of ``operation`` for these arguments; raises ``ValueError`` where what was asked for cannot."""
-    chosen = _choose(operation, call, impl)
+    """``operation`` of these arguments; raises ``ValueError`` where the implementation that was asked for cannot."""
+    return choose(operation, *call, impl=impl)(*call)
+
+
+def choose(operation: Operation, *call: Any, impl: Name = "auto") -> Callable[..., Any]:
+    """The function that computes ``operation`` of these arguments; raises as :func:`compute` does."""
+    chosen = _chosen_name(operation, call, impl)
     if _entered and not records_a_graph():
         for ran in _thread.records:
             ran.setdefault(operation.name, set()).add(chosen)
-    return operation.table[chosen].compute(*call)
+    return operation.table[chosen].compute
 
 
-def _choose(operation: Operation, call: tuple[Any, ...], impl: Name) -> Name:
+def _chosen_name(operation: Operation, call: tuple[Any, ...], impl: Name) -> Name:
     names = _thread.preferred if _entered and impl == "auto" else (impl,)
     reasons = []
     for name in names:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.cpu import autocast_dtype, by_onednn
-from torch_linformer.functional.implementations import Implementation, Name, compute, register
+from torch_linformer.functional.implementations import Implementation, Name, choose, register
 from torch_linformer.functional.padding import (
     Mask,
     Padding,
@@ -277,7 +277,8 @@ def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall
     elif bias is not None:
         added = bias.unsqueeze(2).to(query.dtype)
         allowed = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
-    output, weights = compute(ATTENTION, query, key, value, allowed, call, hidden, impl=call.impl)
+    parts = query, key, value, allowed, call, hidden
+    output, weights = choose(ATTENTION, *parts, impl=call.impl)(*parts)
     return output if value.shape[-1] == width else output[..., :width], weights
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch_linformer.functional.cpu import autocast_dtype, by_flash, by_onednn, tensors_in
 from torch_linformer.functional.device_sizes import sizes_for
 from torch_linformer.functional.flex import attend_by_flex, why_not_flex
-from torch_linformer.functional.implementations import UNMEASURED, Implementation, compute, register
+from torch_linformer.functional.implementations import UNMEASURED, Implementation, register
 from torch_linformer.functional.padding import Mask, as_mask, derive, mask_of, put_around
 from torch_linformer.functional.pytorch import (
     flash_attention,
@@ -31,17 +31,6 @@ from torch_linformer.functional.softmax import (
     for_heads,
     repeat_heads,
 )
-
-
-def attend_with_window(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> Attended:
-    """One softmax over slots and over the positions near each query, unchecked; hidden slots have values of zeros.
-
-    Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
-    ``(B, H, N, K + 2 reach + 1)``, slots first; zeros where a query sees nothing.
-    """
-    attended: Attended = compute(WINDOWED_ATTENTION, query, slots, window, call, impl=call.impl)
-    return attended
-
 
 # Sequences cut into blocks of positions, each with those around it.
 
