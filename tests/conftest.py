@@ -134,8 +134,8 @@ def gradients():
 
 @pytest.fixture(scope="session")
 def take_at_once():
-    """A function: sizes of ``kernels.device_sizes`` that every type of device has until the patch is undone."""
-    from torch_linformer.functional.kernels import device_sizes
+    """A function: sizes of ``functional.device_sizes`` that every type of device has until the patch is undone."""
+    from torch_linformer.functional import device_sizes
 
     def take(patch, **sizes):
         for name in ("CPU", "OTHERS"):

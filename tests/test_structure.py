@@ -231,7 +231,7 @@ def test_layers_import_only_what_is_above_them():
 def test_what_torch_keeps_to_itself_is_read_in_one_place():
     private = re.compile(r"torch\.(_(?!_)|ops\.)")
     readers = [path for path in sorted(PACKAGE.rglob("*.py")) if private.search(path.read_text(encoding="utf-8"))]
-    assert readers == [PACKAGE / "functional" / "kernels" / "torch_private.py"]
+    assert readers == [PACKAGE / "functional" / "pytorch.py"]
 
 
 def test_what_torch_is_doing_is_asked_by_the_mathematics_only():
@@ -262,8 +262,8 @@ def test_names_in_the_core_say_what_things_are():
     for place, node in functions_of("functional", "nn"):
         stored = [x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
         names |= {f"{place}: {name}" for name in [*stored, *(x.arg for x in node.args.args)] if pronouns.match(name)}
-    others = {f"functional/{name}: other" for name in ("causal/state.py: like", "slots/pooling.py: copy_")}
-    assert names == others | {"functional/slots/pooling.py: joined: other"}  # as Python calls the second operand
+    others = {f"functional/{name}: other" for name in ("causal.py: like", "dynamic.py: copy_")}
+    assert names == others | {"functional/dynamic.py: joined: other"}  # as Python calls the second operand
 
 
 def test_no_two_classes_have_one_name():

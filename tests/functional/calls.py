@@ -1,9 +1,8 @@
 """Operations called with tensors one after the other, as tables of cases have them."""
 
-from torch_linformer.functional import CausalSlots, Slots, Window, slot_attention
+from torch_linformer.functional import CausalSlots, Slots, Window, causal, slot_attention
 from torch_linformer.functional import causal_linformer_attention as of_record
-from torch_linformer.functional.attention.softmax_parts import SoftmaxCall
-from torch_linformer.functional.causal import attention as causal
+from torch_linformer.functional.softmax import SoftmaxCall
 
 
 def attend(query, key, value, *, padding_mask=None, score_bias=None, **options):

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.functional import linformer_attention, reference
-from torch_linformer.functional.attention.plain_softmax import attend_to_past
-from torch_linformer.functional.attention.softmax_parts import SoftmaxCall, repeat_heads
+from torch_linformer.functional.softmax import SoftmaxCall, attend_to_past, repeat_heads
 
 
 def draw_inputs(seed, batch, queries, length, heads, head_dim, num_slots, kv_heads, max_len, per_head, v_dim=None):

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_linformer.functional import reference
-from torch_linformer.functional.causal.running_means import Clock, SlotWeights
-from torch_linformer.functional.causal.state import CausalState
+from torch_linformer.functional.causal import CausalState, Clock, SlotWeights
 
 DOUBLE = {"dtype": torch.float64}
 

@@ -4,10 +4,9 @@ import pytest
 import torch
 from calls import attend_causally, attend_with_window
 
-from torch_linformer.functional.causal import chunks
-from torch_linformer.functional.causal.running_means import SlotWeights
-from torch_linformer.functional.kernels import device_sizes
-from torch_linformer.functional.slots.reach import Reach, SegmentPrior, blocks_of_slots
+from torch_linformer.functional import causal, device_sizes
+from torch_linformer.functional.causal import SlotWeights
+from torch_linformer.functional.dynamic import Reach, SegmentPrior, blocks_of_slots
 from torch_linformer.nn import LinformerAttention
 
 pytestmark = pytest.mark.cpu("its sizes, against those of all other devices, for which 'meta' stands")
@@ -46,7 +45,7 @@ def test_a_window_of_another_device_has_wide_blocks_all_at_once(monkeypatch):
 
 
 def test_causal_segments_of_another_device_are_longer(monkeypatch):
-    calls = counted(monkeypatch, chunks, "attend_segment")
+    calls = counted(monkeypatch, causal, "attend_segment")
     for device, expected in ((META, [4096, 896, 8]), ("cpu", [512] * 9 + [384, 8])):
         calls.clear()
         query = torch.empty(1, 1, 5_000, 4, device=device)

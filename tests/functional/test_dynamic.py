@@ -9,8 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.testing import assert_close
 
 from torch_linformer.functional import reference
-from torch_linformer.functional.slots.dynamic import pool, pooling_weights
-from torch_linformer.functional.slots.reach import SegmentPrior
+from torch_linformer.functional.dynamic import SegmentPrior, pool, pooling_weights
 
 DOUBLE = {"dtype": torch.float64}
 MAX_LEN = 7

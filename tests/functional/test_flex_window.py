@@ -1,4 +1,4 @@
-"""Slots and a window by FlexAttention: against the literal definition, forward and every gradient.
+"""Slots and a window by FlexAttention: what it computes, compiles, keeps and refuses; test_window.py has its results.
 
 On a CPU, by FlexAttention's own plain formula; its kernels have not run here.
 """
@@ -10,9 +10,7 @@ from calls import attend_with_window
 from torch.nn.attention import flex_attention as flex_module
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference, use_implementation
-from torch_linformer.functional.attention import flex as flex_window
-from torch_linformer.functional.attention.softmax_parts import repeat_heads
+from torch_linformer.functional import flex, use_implementation
 from torch_linformer.nn import LinformerAttention
 
 pytestmark = [
@@ -33,77 +31,11 @@ def flex_with_gradients(monkeypatch):
     torch._dynamo.reset()
 
 
-def draw_inputs(batch, heads, queries, positions, num_slots, width, v_width, kv_heads=None):
+def draw_inputs(batch, heads, queries, positions, num_slots, width, v_width):
     """Query, slots of keys and values, keys and values: float64, all wanting a gradient."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(queries, width), (num_slots, width), (num_slots, v_width), (positions, width), (positions, v_width)]
-    numbers = [heads] + [kv_heads or heads] * 4
-    return [
-        torch.randn(batch, number, *shape, generator=generator, requires_grad=True, **DOUBLE)
-        for number, shape in zip(numbers, shapes, strict=True)
-    ]
-
-
-def assert_is_the_definition(inputs, reach, gradients, **options):
-    """Queries that see nothing give zeros in both."""
-    query, *others = inputs
-    repeated = [repeat_heads(x, query.shape[1]) for x in others]
-    expected = reference.windowed_attention(query, *repeated, reach, **options)
-    actual, none = attend_with_window(*inputs, reach, **options, **FLEX)
-    assert none is None
-    assert_close(actual, expected)
-    assert_close(gradients(actual, inputs), gradients(expected, inputs))
-
-
-@pytest.mark.parametrize("reach", [0, 1, 5, 23])
-def test_sizes_of_distinct_primes_and_masks_of_both(gradients, reach):
-    """The second row has real positions only before its ninth, and the first of its queries only padded slots."""
-    options = {
-        "slot_padding": torch.tensor([[False] * 5, [True, False, True, False, True]]),
-        "key_padding": torch.arange(17) >= torch.tensor([[17], [6]]),
-        "offset": 3,
-    }
-    assert_is_the_definition(draw_inputs(2, 3, 7, 17, 5, 11, 13), reach, gradients, **options)
-
-
-@pytest.mark.parametrize("side", ["left", "right", "between", "none"])
-def test_padding_wherever_it_stands(gradients, side):
-    positions = torch.arange(11)
-    masks = {"left": positions < 4, "right": positions >= 7, "between": positions % 3 == 1, "none": None}
-    mask = None if masks[side] is None else torch.stack([masks[side], torch.zeros(11, dtype=torch.bool)])
-    assert_is_the_definition(draw_inputs(2, 2, 11, 11, 3, 5, 7), 2, gradients, key_padding=mask)
-
-
-@pytest.mark.parametrize("num_slots", [0, 5], ids=["window", "no slot that is not empty"])
-def test_the_window_alone(gradients, num_slots):
-    """Rows of nothing but padding see nothing at all: zeros, and finite gradients."""
-    masks = {"key_padding": torch.arange(11) >= torch.tensor([[11], [3], [0]])}
-    if num_slots:
-        masks["slot_padding"] = torch.ones(3, num_slots, dtype=torch.bool)
-    assert_is_the_definition(draw_inputs(3, 2, 11, 11, num_slots, 5, 7), 2, gradients, **masks)
-
-
-def test_one_row_of_slot_padding_serves_the_batch(gradients):
-    inputs, mask = draw_inputs(3, 2, 7, 7, 3, 2, 5), torch.tensor([[False, True, False]])
-    actual, _ = attend_with_window(*inputs, 1, slot_padding=mask, **FLEX)
-    assert_close(actual, reference.windowed_attention(*inputs, 1, slot_padding=mask.expand(3, -1)))
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2])
-def test_several_heads_of_queries_for_one_of_keys(gradients, kv_heads):
-    mask = torch.arange(7) >= torch.tensor([[7], [5]])
-    assert_is_the_definition(draw_inputs(2, 4, 7, 7, 3, 5, 2, kv_heads), 2, gradients, key_padding=mask)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 1), (2, 3)], ids=str)
-def test_a_bias_of_slots_and_its_gradient(gradients, shape):
-    inputs, padding = draw_inputs(2, 3, 7, 7, 5, 11, 13), torch.tensor([[False] * 5, [True, False, True, False, True]])
-    bias = torch.linspace(-3, 3, 5 * shape[0] * shape[1], **DOUBLE).view(*shape, 5).requires_grad_()
-    options = {"slot_bias": bias, "slot_padding": padding}
-    actual, _ = attend_with_window(*inputs, 2, **options, **FLEX)
-    expected, _ = attend_with_window(*inputs, 2, **options, impl="torch")
-    assert_close(actual, expected)
-    assert_close(gradients(actual, [*inputs, bias]), gradients(expected, [*inputs, bias]))
+    return [torch.randn(batch, heads, *shape, generator=generator, requires_grad=True, **DOUBLE) for shape in shapes]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +49,7 @@ def test_blocks_of_the_kernel_hold_all_that_is_seen(queries, positions, offset):
         seen = (column < num_slots) | ((column - num_slots - offset - row).abs() <= reach)
         fill = (0, -columns % 128, 0, -queries % 128)
         expected = torch.nn.functional.pad(seen, fill).unflatten(1, (-1, 128)).unflatten(0, (-1, 128)).any(3).any(1)
-        blocks = flex_window._blocks(num_slots, reach, offset, (queries, columns), torch.device("cpu"))
+        blocks = flex._blocks(num_slots, reach, offset, (queries, columns), torch.device("cpu"))
         # Of a block of queries one more, whose last one reaches past them; of a block of columns those that its first
         # window would reach before the first query.
         for (number, index), pairs, more in zip(
@@ -134,22 +66,22 @@ def test_what_is_kept_of_the_blocks_is_linear_in_the_length():
     """Of 262,144 tokens 82 kB; all pairs of blocks are 16.8 MB, twice."""
     sizes = {}
     for length in (2**15, 2**16, 2**18):
-        blocks = flex_window._find_blocks(256, 64, 0, (length, length + 256), torch.device("cpu"))
+        blocks = flex._find_blocks(256, 64, 0, (length, length + 256), torch.device("cpu"))
         assert blocks[1].shape == (1, 1, length // 128, length // 128 + 2)
         sizes[length] = sum(x.untyped_storage().nbytes() for x in blocks)
     assert sizes[2**18] < 100_000 and sizes[2**16] < 2 * sizes[2**15] and sizes[2**18] < 8 * sizes[2**15]
-    assert flex_window._kept_blocks.cache_info().maxsize <= 4
+    assert flex._kept_blocks.cache_info().maxsize <= 4
 
 
 def test_blocks_are_kept_for_the_next_call_and_training_can_take_those_of_inference(gradients):
-    flex_window._kept_blocks.cache_clear()
+    flex._kept_blocks.cache_clear()
     inputs = draw_inputs(2, 2, 7, 7, 3, 5, 5)
     with torch.inference_mode():
         first, _ = attend_with_window(*(x.detach() for x in inputs), 2, **FLEX)
     again, _ = attend_with_window(*inputs, 2, key_padding=torch.zeros(2, 7, dtype=torch.bool), **FLEX)
     assert_close(again, first.clone())
     assert all(x.isfinite().all() for x in gradients(again, inputs))
-    assert flex_window._kept_blocks.cache_info()[:2] == (1, 1)  # found once, made once
+    assert flex._kept_blocks.cache_info()[:2] == (1, 1)  # found once, made once
 
 
 @pytest.mark.parametrize("kind", ["mean", "masses", "exact", "multi-query", "window", "linear"])
@@ -199,9 +131,9 @@ def test_a_compiled_graph_holds_it():
 
 
 def test_on_a_gpu_it_is_compiled_once_and_on_a_cpu_not_at_all():
-    by_gpu = flex_window._function("cuda")
-    assert by_gpu is flex_window._function("cuda") and hasattr(by_gpu, "_torchdynamo_orig_callable")
-    assert flex_window._function("cpu") is flex_module.flex_attention
+    by_gpu = flex._function("cuda")
+    assert by_gpu is flex._function("cuda") and hasattr(by_gpu, "_torchdynamo_orig_callable")
+    assert flex._function("cpu") is flex_module.flex_attention
 
 
 def test_auto_never_takes_it():
@@ -213,6 +145,10 @@ def test_auto_never_takes_it():
 
 
 REFUSED = {
+    "a bias of distances": (
+        lambda x: attend_with_window(*x, 2, window_bias=torch.zeros(1, 5, **DOUBLE), **FLEX),
+        "it adds no bias to the scores of a window",
+    ),
     "weights": (lambda x: attend_with_window(*x, 1, need_weights=True, **FLEX), "it returns no weights"),
     "dropout": (lambda x: attend_with_window(*x, 1, dropout_p=0.5, **FLEX), "it drops no weights"),
     "no rows": (

@@ -9,15 +9,19 @@ from calls import attend, attend_with_window
 from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.functional import (
+    CausalSlots,
+    SlotWeights,
+    causal_linformer_attention,
+    cpu,
+    device_sizes,
     dynamic_slots,
     implementations,
     linformer_attention,
     project_sequence,
     use_implementation,
 )
-from torch_linformer.functional.attention.plain_softmax import attend_to_past
-from torch_linformer.functional.kernels import cpu, device_sizes
 from torch_linformer.functional.products import activated_linear, linear, mix_positions
+from torch_linformer.functional.softmax import attend_to_past
 from torch_linformer.nn import LinformerAttention, LinformerEncoderLayer
 
 pytestmark = pytest.mark.cpu("what runs there is oneDNN or torch")
@@ -127,6 +131,7 @@ def test_what_ran_is_listed_by_operation():
         attend(query, key, key)
         attend_with_window(query, key, key, query, query, 2)
         attend_to_past(query, query, query)  # in one way: nothing to choose, and nothing listed
+        causal_linformer_attention(query, query, query, CausalSlots(SlotWeights(torch.tensor([0.1]))))  # likewise
         mix_positions(weight, weight.unsqueeze(0), impl="onednn")
     linear(input, weight)
     assert inner == {"linear": {"torch"}}
@@ -311,4 +316,4 @@ def test_auto_takes_nothing_unmeasured_where_there_is_something_else(operation):
         function(*(x.to("meta") for x in draw(*shapes, dtype=dtype)))
     assert ran[operation] <= {"torch", "compress first", "project first", "at once"}  # PyTorch's own, without portions
     elsewhere = {name for name in ran[operation] if "unmeasured" in measured[operation, name]}
-    assert elsewhere <= {"at once"} and device_sizes.QUERIES.implementations[0].why_not(1500, torch.device("meta"))
+    assert elsewhere <= {"at once"} and device_sizes.QUERIES.table["chunks"].why_not(1500, torch.device("meta"))

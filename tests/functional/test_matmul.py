@@ -11,9 +11,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_linformer.functional import products, use_implementation
-from torch_linformer.functional.attention import plain_softmax as plain_attention
-from torch_linformer.functional.kernels import cpu
+from torch_linformer.functional import cpu, products, softmax, use_implementation
 
 pytestmark = [
     pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"),
@@ -113,7 +111,7 @@ def test_only_the_gradients_that_are_wanted():
 
 
 def test_the_maps_of_a_batch_of_sequences(monkeypatch):
-    monkeypatch.setattr(products, "PIECE", ROWS - 10)
+    monkeypatch.setattr(products, "AT_ONCE", ROWS - 10)
     mixture, sequence = draw((ROWS, 97), (3, ROWS, 431))
     exact = torch.einsum("mk,bmc->bkc", mixture.double(), sequence.double())
     plain = torch.einsum("mk,bmc->bkc", mixture, sequence)
@@ -180,8 +178,8 @@ def queries_keys_values(value_width=7):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_in_blocks(masked, scale, monkeypatch):
-    monkeypatch.setattr(plain_attention, "SCORES", 3 * 6 * 11 * 8)  # five blocks of 8 queries, the last one of 5
-    monkeypatch.setattr(plain_attention, "FEWEST_ROWS", 8)
+    monkeypatch.setattr(softmax, "SCORES", 3 * 6 * 11 * 8)  # five blocks of 8 queries, the last one of 5
+    monkeypatch.setattr(softmax, "FEWEST_ROWS", 8)
     inputs = queries_keys_values()
     mask = torch.tensor([[0] * 11, [0] * 4 + [1] * 7, [1] * 11]).bool() if masked else None
     doubles = [x.double() for x in inputs]
@@ -199,7 +197,7 @@ def test_attention_in_blocks(masked, scale, monkeypatch):
 def test_many_keys_are_attended_by_sdpa(monkeypatch):
     inputs = queries_keys_values()
     taken, _ = attend(*inputs)
-    monkeypatch.setattr(plain_attention, "SCORES", 3 * 6 * 11 * plain_attention.FEWEST_ROWS - 1)
+    monkeypatch.setattr(softmax, "SCORES", 3 * 6 * 11 * softmax.FEWEST_ROWS - 1)
     left, _ = attend(*inputs)
     with switched_off():
         by_sdpa, _ = attend(*inputs)

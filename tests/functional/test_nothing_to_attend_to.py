@@ -7,11 +7,9 @@ import torch
 from torch.nn.attention import flex_attention as flex_module
 from torch.testing import assert_close
 
-from torch_linformer.functional import ExactTokens, Slots, Window, reference, slot_attention, use_implementation
-from torch_linformer.functional.attention.plain_softmax import attend_by_distance
-from torch_linformer.functional.attention.softmax_parts import SoftmaxCall
-from torch_linformer.functional.kernels import cpu
+from torch_linformer.functional import ExactTokens, Slots, Window, cpu, reference, slot_attention, use_implementation
 from torch_linformer.functional.padding import zero_padding
+from torch_linformer.functional.softmax import SoftmaxCall, attend_by_distance
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),
@@ -162,17 +160,6 @@ def test_dropout_leaves_zeros(window):
     case = Case(exact=True, bias=False, window=window, window_bias=False)
     output, _ = case.attend(dropout_p=0.3)
     assert output.isfinite().all() and not output[case.sees_nothing].any()
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_a_window_without_slots(gradients, need_weights):
-    case = Case(exact=False, bias=False, window=True, window_bias=False)
-    case.slots = Slots(*(x[:, :, :0] for x in case.slots[:2]))
-    output, weights = case.attend(need_weights=need_weights, impl="torch")
-    whole = case.sees_nothing.clone()
-    assert not output[whole].any() and output[~whole].any(dim=-1).all()
-    assert weights is None or (weights.shape[-1] == 2 * REACH + 1 and not weights[whole].any())
-    assert all(x.isfinite().all() for x in gradients(output, [case.query, *case.window[:2]]))
 
 
 @pytest.mark.parametrize("need_weights", [False, True])

@@ -11,12 +11,7 @@ from torch.testing import assert_close
 
 from torch_linformer.functional import project_sequence, reference
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.slots.segments import (
-    average_windows,
-    convolve_windows,
-    empty_windows,
-    max_windows,
-)
+from torch_linformer.functional.slots import average_windows, convolve_windows, empty_windows, max_windows
 
 light = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 

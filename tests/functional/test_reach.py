@@ -5,9 +5,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from torch_linformer.functional.slots import pooling
-from torch_linformer.functional.slots.dynamic import pool
-from torch_linformer.functional.slots.reach import SegmentPrior
+from torch_linformer.functional import dynamic
+from torch_linformer.functional.dynamic import SegmentPrior, pool
 
 LENGTH, SLOTS, HEADS, WIDTH = 1200, 60, 2, 4
 
@@ -24,8 +23,8 @@ def computed(monkeypatch):
 
         return count
 
-    for name in ("_scores_in_place", "_pool_by_flash"):
-        monkeypatch.setattr(pooling, name, counting(getattr(pooling, name)))
+    for name in ("_weights_in_place", "_pool_by_flash"):
+        monkeypatch.setattr(dynamic, name, counting(getattr(dynamic, name)))
     return counts
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torch_linformer.functional.attention.plain_softmax import rotate
+from torch_linformer.functional.softmax import rotate
 
 DOUBLE = {"dtype": torch.float64}
 

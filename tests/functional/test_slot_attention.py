@@ -12,12 +12,12 @@ from torch_linformer.functional import (
     Window,
     dynamic_slots,
     implementations,
+    pytorch,
     reference,
     segment_slots,
     slot_attention,
     use_implementation,
 )
-from torch_linformer.functional.kernels import torch_private
 from torch_linformer.nn import LinformerAttention
 
 DOUBLE = {"dtype": torch.float64}
@@ -156,7 +156,7 @@ def private_calls(monkeypatch):
         return watched
 
     for name in ("flash_attention", "onednn_linear"):
-        original = getattr(torch_private, name)
+        original = getattr(pytorch, name)
         watched = watch(name, original)
         for module in list(__import__("sys").modules.values()):
             if (

@@ -1,121 +1,163 @@
-"""Slots and a local window in one softmax: against the literal definition, forward and every gradient."""
+"""Slots and a local window in one softmax: every way to compute it against the definition, with every gradient."""
 
 import pytest
 import torch
 from budgets import JOINED, ROUNDINGS, TWICE
-from calls import attend, attend_with_window
+from calls import attend_with_window
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from torch.nn.attention import flex_attention as flex_module
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference, use_implementation
-from torch_linformer.functional.attention import window
+from torch_linformer.functional import reference, use_implementation, window
+from torch_linformer.functional.softmax import repeat_heads
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),  # torch's own
+]
 DOUBLE = {"dtype": torch.float64}
+CPU_WAYS = {"flash": "elsewhere one softmax is computed", "flex": "the plain formula of FlexAttention"}
+WAYS = [
+    "training",
+    "still biases",  # which nobody learns, and which go through SDPA
+    "weights",
+    *(pytest.param(way, marks=pytest.mark.cpu(reason)) for way, reason in CPU_WAYS.items()),
+]
 
 
-def draw_inputs(seed, batch, heads, queries, positions, num_slots, width, v_width):
+def draw_inputs(seed, batch, heads, queries, positions, num_slots, width, v_width, kv_heads=None):
     """Query, slots of keys and values, keys and values: float64, all wanting a gradient."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     shapes = [(queries, width), (num_slots, width), (num_slots, v_width), (positions, width), (positions, v_width)]
-    return [torch.randn(batch, heads, *s, generator=generator, requires_grad=True, **DOUBLE) for s in shapes]
+    numbers = [heads] + [kv_heads or heads] * 4
+    return [
+        torch.randn(batch, number, *shape, generator=generator, requires_grad=True, **DOUBLE)
+        for number, shape in zip(numbers, shapes, strict=True)
+    ]
 
 
-def sees_something(inputs, reach, slot_padding, key_padding, offset):
-    """Bool ``(B, N)``: whether a query has a slot or a position to attend to."""
-    query, slots_k, _, key, _ = inputs
-    slots = torch.full((1, slots_k.shape[2]), False) if slot_padding is None else slot_padding
-    padding = torch.full((1, key.shape[2]), False) if key_padding is None else key_padding
-    distance = (torch.arange(query.shape[2]).unsqueeze(-1) + offset - torch.arange(key.shape[2])).abs()
-    near = ((distance <= reach) & ~padding.unsqueeze(1)).any(dim=-1)
-    return ((~slots).any(dim=-1, keepdim=True) | near).expand(query.shape[0], -1)
+def draw_bias(*shape):
+    generator = torch.Generator(torch.get_default_device()).manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, requires_grad=True, **DOUBLE)
 
 
-def assert_is_the_definition(inputs, reach, gradients, **options):
-    expected = reference.windowed_attention(*inputs, reach, **options)
-    seen = sees_something(
-        inputs, reach, options.get("slot_padding"), options.get("key_padding"), options.get("offset", 0)
-    )
-    theirs = expected.transpose(1, 2)[seen]
-    expected_gradients = gradients(theirs, inputs) if seen.any() else None
-    for need_weights in (False, True):
-        actual, weights = attend_with_window(*inputs, reach, need_weights=need_weights, **options)
-        assert actual.isfinite().all()
-        mine = actual.transpose(1, 2)[seen]
-        assert_close(mine, theirs)
-        if expected_gradients is not None:
-            assert_close(gradients(mine, inputs), expected_gradients)
-    with torch.no_grad():  # by two softmaxes, where values are as wide as keys
-        inferred, _ = attend_with_window(*inputs, reach, **options)
-    assert inferred.isfinite().all()
-    assert_close(inferred.transpose(1, 2)[seen], theirs)
-    num_slots = inputs[1].shape[2]
-    assert weights.shape == (*actual.shape[:3], num_slots + 2 * reach + 1)
-    assert_close(weights.sum(dim=-1), torch.ones(actual.shape[:3], **DOUBLE))
-    assert_weights_give(actual, weights, inputs, reach, options.get("offset", 0))
+def assert_is_the_definition(way, inputs, reach, gradients, **options):
+    """Queries that see nothing get zeros, and no gradient."""
+    query, *others = inputs
+    literal = {
+        name: options[name].expand(len(query), -1) for name in ("slot_padding", "key_padding") if name in options
+    }
+    literal |= {"offset": options.get("offset", 0), "biases": (options.get("slot_bias"), options.get("window_bias"))}
+    expected = reference.windowed_attention(query, *(repeat_heads(x, query.shape[1]) for x in others), reach, **literal)
+    biases = {name: options[name] for name in ("slot_bias", "window_bias") if options.get(name) is not None}
+    leaves, call = [*inputs, *biases.values()], {}
+    if way == "flash":
+        with torch.no_grad(), use_implementation("flash", "torch") as ran:
+            actual, _ = attend_with_window(*inputs, reach, **options)
+        one_width = others[1].shape[-1] == query.shape[-1] and others[0].shape[2] > 0
+        assert ran == {"windowed attention": {"flash" if one_width else "torch"}}
+        assert_close(actual, expected.detach())
+        return
+    if way == "still biases":
+        options, leaves = options | {name: bias.detach() for name, bias in biases.items()}, inputs
+    if way == "flex":
+        if "window_bias" in biases:
+            return  # it says that it has none: tests/functional/test_flex_window.py
+        call = {"impl": "flex"}
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "flex":  # on a CPU it refuses gradients in one check, but its plain formula has them
+            patch.setattr(flex_module, "_validate_device", lambda query, key, value: None)
+            torch._dynamo.reset()  # each shape is recorded anew, and there is a limit to how often
+        actual, weights = attend_with_window(*inputs, reach, **options, **call, need_weights=way == "weights")
+        assert_close(actual, expected)
+        expected = expected + 0 * sum(leaf.sum() for leaf in leaves)  # where nobody sees anything the gradient is 0
+        assert_close(gradients(actual, leaves), gradients(expected, leaves))
+    assert (weights is not None) == (way == "weights")
+    if weights is not None:
+        num_slots, sums = others[0].shape[2], weights.sum(dim=-1)
+        assert weights.shape == (*actual.shape[:3], num_slots + 2 * reach + 1)
+        assert_close(sums, sums.round())
+        assert not actual[sums < 0.5].any()
+        assert_weights_give(actual, weights, inputs, reach, options.get("offset", 0))
 
 
 def assert_weights_give(output, weights, inputs, reach, offset):
-    """Slots first, then the positions from ``reach`` before a query to ``reach`` behind it."""
-    _, _, slots_v, key, value = inputs
+    """Slots first, then the positions from ``reach`` before a query to ``reach`` after it."""
+    slots_v, value = (repeat_heads(inputs[index], output.shape[1]) for index in (2, 4))
     expected = weights[..., : slots_v.shape[2]] @ slots_v
     for query in range(output.shape[2]):
         for step in range(2 * reach + 1):
             position = offset + query + step - reach
             weight = weights[:, :, query, slots_v.shape[2] + step].unsqueeze(-1)
-            if 0 <= position < key.shape[2]:
+            if 0 <= position < value.shape[2]:
                 expected[:, :, query] += weight * value[:, :, position]
     assert_close(expected, output)
 
 
 @st.composite
 def windowed_inputs(draw):
-    """Inputs of any small sizes, queries that stand anywhere, and masks of slots and of positions, or None."""
-    batch, positions, num_slots = draw(st.integers(1, 2)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
-    offset = draw(st.integers(0, min(positions, 4)))
-    sizes = (batch, draw(st.integers(1, 2)), draw(st.integers(1, 9)), positions, num_slots)
-    inputs = draw_inputs(draw(st.integers(0, 999)), *sizes, draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+    """Inputs of any small sizes, queries that stand anywhere, masks and biases of slots and of positions, or None."""
+    batch, positions, num_slots = draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.integers(0, 3))
+    kv_heads, groups = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2)]))
+    heads, offset, reach = kv_heads * groups, draw(st.integers(0, min(positions, 4))), draw(st.integers(0, 11))
+    widths = draw(st.sampled_from([(3, 2), (1, 3), (4, 4), (2, 2)]))
+    sizes = (batch, heads, draw(st.integers(1, 9)), positions, num_slots, *widths, kv_heads)
+    inputs, options = draw_inputs(draw(st.integers(0, 999)), *sizes), {"offset": offset}
 
     def mask_of(rows, size):
         row = st.lists(st.booleans(), min_size=size, max_size=size)
-        return torch.tensor([draw(row) for _ in range(rows)])
+        return torch.tensor([draw(row) for _ in range(rows)], dtype=torch.bool)
 
-    options = {"offset": offset}
     if draw(st.booleans()):
-        options["slot_padding"] = mask_of(batch, num_slots)
+        options["slot_padding"] = mask_of(draw(st.sampled_from([1, batch])), num_slots)
     if draw(st.booleans()):
-        options["key_padding"] = mask_of(batch, positions)
-    return inputs, options
+        options["key_padding"] = mask_of(draw(st.sampled_from([1, batch])), positions)
+    if num_slots > 0 and draw(st.booleans()):
+        options["slot_bias"] = draw_bias(
+            draw(st.sampled_from([1, batch])), draw(st.sampled_from([1, heads])), num_slots
+        )
+    if draw(st.booleans()):
+        options["window_bias"] = draw_bias(draw(st.sampled_from([1, heads])), 2 * reach + 1)
+    return inputs, reach, options, draw(st.sampled_from([(2, 1), (2, 300), (3, 2**21), (64, 2**21)]))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
-@given(case=windowed_inputs(), reach=st.integers(0, 11))
-def test_output_weights_and_every_gradient_are_those_of_the_definition(gradients, case, reach):
-    inputs, options = case
-    assert_is_the_definition(inputs, reach, gradients, **options)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_is_the_definition(gradients, take_at_once, way):
+    @settings(max_examples=25 if way == "flex" else 60, deadline=None, derandomize=True, database=None)
+    @given(windowed_inputs())
+    def check(case):
+        inputs, reach, options, (block, scores) = case
+        with pytest.MonkeyPatch.context() as patch:
+            take_at_once(patch, window_block=block, window_scores=scores)
+            assert_is_the_definition(way, inputs, reach, gradients, **options)
+
+    check()
 
 
-@pytest.mark.parametrize(("block", "scores"), [(2, 2**21), (2, 1), (2, 300), (3, 2**21), (64, 2**21)])
+@pytest.mark.parametrize("biases", [(), ("slot_bias",), ("slot_bias", "window_bias")], ids=["", "slots", "both"])
 @pytest.mark.parametrize("reach", [0, 1, 5, 23])
-def test_sizes_of_distinct_primes_in_blocks_of_any_size(gradients, monkeypatch, take_at_once, reach, block, scores):
-    """Of blocks of 2 there are four, worked on together, one at a time, and for the shorter windows two at a time."""
-    take_at_once(monkeypatch, window_block=block, window_scores=scores)
-    inputs = draw_inputs(0, 2, 3, 7, 17, 5, 11, 13)
+@pytest.mark.parametrize("way", WAYS)
+def test_sizes_of_distinct_primes(gradients, monkeypatch, take_at_once, way, reach, biases):
+    """The second row has real positions only before its sixth; there are four blocks of queries, one or two at once."""
+    take_at_once(monkeypatch, window_block=2, window_scores=300)
     options = {
         "slot_padding": torch.tensor([[False] * 5, [True, False, True, False, True]]),
         "key_padding": torch.arange(17) >= torch.tensor([[17], [6]]),
         "offset": 3,
     }
-    assert_is_the_definition(inputs, reach, gradients, **options)
+    drawn = {"slot_bias": draw_bias(2, 3, 5), "window_bias": draw_bias(3, 2 * reach + 1)}
+    options |= {name: drawn[name] for name in biases}
+    assert_is_the_definition(way, draw_inputs(0, 2, 3, 7, 17, 5, 11, 13), reach, gradients, **options)
 
 
-def test_one_row_of_slot_padding_serves_the_batch(gradients):
-    inputs = draw_inputs(0, 3, 2, 7, 7, 3, 2, 5)
-    padding = torch.tensor([[False, True, False]])
-    actual, _ = attend_with_window(*inputs, 1, slot_padding=padding)
-    expected = reference.windowed_attention(*inputs, 1, slot_padding=padding.expand(3, -1))
-    assert_close(actual, expected)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("num_slots", [0, 3])
+def test_rows_of_nothing_but_padding(gradients, way, num_slots):
+    masks = {"slot_padding": torch.tensor([[True] * num_slots, [False] * num_slots], dtype=torch.bool)}
+    masks["key_padding"] = torch.tensor([[True] * 7, [False] * 7])
+    assert_is_the_definition(way, draw_inputs(0, 2, 2, 7, 7, num_slots, 5, 5), 1, gradients, **masks)
 
 
 def test_a_window_over_everything_is_attention_over_slots_and_positions(gradients):
@@ -127,39 +169,19 @@ def test_a_window_over_everything_is_attention_over_slots_and_positions(gradient
     assert_close(gradients(actual, inputs), gradients(expected, inputs))
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-def test_without_slots_to_see_it_is_ordinary_attention(gradients, padded):
-    inputs = draw_inputs(0, 2, 3, 7, 7, 5, 2, 11)
-    wanted = [inputs[0], *inputs[3:]]
-    mask = torch.arange(7) >= torch.tensor([[7], [3]]) if padded else None
-    none = torch.ones(2, 5, dtype=torch.bool)
-    actual, _ = attend_with_window(*inputs, 6, slot_padding=none, key_padding=mask)
-    expected, _ = attend(*wanted, padding_mask=mask)
-    assert_close(actual, expected)
-    assert_close(gradients(actual, wanted), gradients(expected, wanted))
-
-
-@pytest.mark.parametrize("padded", [False, True], ids=["beyond", "padding"])
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_without_slots_a_query_that_reaches_no_key_gets_nothing(gradients, padded, need_weights):
-    inputs = draw_inputs(0, 2, 3, 9, 4, 0, 5, 5)
-    mask = torch.tensor([[False, True, True, True], [False] * 4]) if padded else None
-    slot_padding = torch.ones(1, 0, dtype=torch.bool) if padded else None
-    options = {"key_padding": mask, "slot_padding": slot_padding, "need_weights": need_weights}
-    output, weights = attend_with_window(*inputs, 1, **options)
-    seen = torch.arange(9) < torch.tensor([[2] if padded else [5], [5]])
-    assert not output.transpose(1, 2)[~seen].any()
-    if weights is not None:
-        assert_close(weights.sum(dim=-1), seen[:, None].expand(2, 3, 9).double())
-    of_query = gradients(output, inputs)[0]
-    assert of_query.isfinite().all() and not of_query.transpose(1, 2)[~seen].any()
-
-
-def test_rows_of_padding_alone_are_finite_and_so_are_their_gradients(gradients):
-    inputs = draw_inputs(0, 2, 2, 7, 7, 3, 2, 5)
-    masks = [torch.tensor([[True] * size, [False] * size]) for size in (3, 7)]
-    output, _ = attend_with_window(*inputs, 1, slot_padding=masks[0], key_padding=masks[1])
-    assert all(x.isfinite().all() for x in [output, *gradients(output, inputs)])
+@pytest.mark.parametrize("mask", [None, torch.arange(7) >= torch.tensor([[7], [3]])], ids=["whole", "padded"])
+@pytest.mark.parametrize("num_slots", [0, 5], ids=["no slots", "hidden slots"])
+def test_a_window_over_everything_without_slots_is_attention_with_a_bias_of_pairs(gradients, num_slots, mask):
+    inputs, bias = draw_inputs(0, 2, 3, 7, 7, num_slots, 11, 13), draw_bias(3, 13)
+    query, _, _, key, value = inputs
+    allowed = torch.ones(2, 1, 1, 7, dtype=torch.bool) if mask is None else ~mask[:, None, None]
+    pairs = torch.stack([bias[:, 6 - place : 13 - place] for place in range(7)], dim=1)
+    scores = (query @ key.mT / 11**0.5 + pairs).masked_fill(~allowed, float("-inf"))
+    expected = torch.softmax(scores, dim=-1) @ value
+    hidden = torch.ones(2, num_slots, dtype=torch.bool)
+    actual, _ = attend_with_window(*inputs, 6, slot_padding=hidden, key_padding=mask, window_bias=bias)
+    tensors = [query, key, value, bias]
+    assert_close((actual, gradients(actual, tensors)), (expected, gradients(expected, tensors)))
 
 
 @pytest.mark.parametrize("length", [0, 1, 70])
@@ -199,24 +221,28 @@ def test_a_query_sees_no_position_beyond_its_reach():
             assert touched.tolist() == [abs(other - position) <= 2 for other in range(9)]
 
 
+@pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, monkeypatch, take_at_once, dtype):
+def test_error_in_low_precision_stays_near_that_of_the_plain_formula(
+    gradients, monkeypatch, take_at_once, dtype, biased
+):
     take_at_once(monkeypatch, window_block=16)
-    low = [x.detach().to(dtype) for x in draw_inputs(0, 2, 2, 61, 61, 5, 16, 16)]
+    low = [x.detach().to(dtype) for x in [*draw_inputs(0, 2, 3, 61, 61, 5, 16, 16), *[draw_bias(3, 7)] * biased]]
 
-    def plain(query, slots_k, slots_v, key, value):
-        distance = (torch.arange(61).unsqueeze(-1) - torch.arange(61)).abs()
-        near = torch.cat([torch.ones(61, 5, dtype=torch.bool), distance <= 3], dim=-1)
+    def plain(query, slots_k, slots_v, key, value, bias=None):
+        distance = torch.arange(61) - torch.arange(61).unsqueeze(-1)
+        hidden = torch.cat([torch.zeros(61, 5, dtype=torch.bool), distance.abs() > 3], dim=-1)
         scores = query @ torch.cat([slots_k, key], dim=2).mT / 4
-        weights = torch.softmax(scores.masked_fill(~near, float("-inf")), dim=-1)
-        return weights @ torch.cat([slots_v, value], dim=2)
+        if bias is not None:
+            scores = scores + F.pad(bias[:, distance.clamp(-3, 3) + 3], (5, 0))
+        return torch.softmax(scores.masked_fill(hidden, float("-inf")), -1) @ torch.cat([slots_v, value], 2)
 
     def run(function, inputs):
         inputs = [x.clone().requires_grad_() for x in inputs]
         output = function(*inputs)
         return [output, *gradients(output, inputs)]
 
-    fast = run(lambda *x: attend_with_window(*x, 3)[0], low)
+    fast = run(lambda *x: attend_with_window(*x[:5], 3, window_bias=x[5] if biased else None)[0], low)
     for truth, naive, actual in zip(run(plain, [x.double() for x in low]), run(plain, low), fast, strict=True):
         rounding = ROUNDINGS * torch.finfo(dtype).eps * truth.abs().max()
         assert actual.dtype == dtype
@@ -226,31 +252,30 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, 
 @pytest.fixture
 def joined(monkeypatch):
     """How often two softmaxes were joined, by torch: some AMD processors would take oneDNN in bfloat16."""
-    calls, join = [], window.attend_joined
+    calls, flash = [], window.WINDOWED_ATTENTION.table["flash"]
 
-    def counting(*arguments):
-        calls.append(arguments)
-        return join(*arguments)
+    def counting(*call):
+        calls.append(call)
+        return flash.compute(*call)
 
-    monkeypatch.setattr(window, "attend_joined", counting)
+    monkeypatch.setitem(window.WINDOWED_ATTENTION.table, "flash", flash._replace(compute=counting))
     with use_implementation("flash", "torch"):
         yield calls
 
 
 @pytest.mark.cpu("elsewhere one softmax is computed")
 @pytest.mark.parametrize("length", [5, 32, 64, 200])
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
 @pytest.mark.parametrize("laid", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)], ids=["rows", "heads inside", "columns"])
-def test_in_inference_two_softmaxes_are_joined(joined, length, padded, biased, laid):
-    """Over one block, a whole one, and several with a piece; rows of which nothing is left stay finite."""
+def test_in_inference_two_softmaxes_are_joined(joined, length, laid):
+    """Over one block, a whole one, and several with a part; rows of which nothing is left stay finite."""
     inputs = [x.detach() for x in draw_inputs(0, 3, 4, length, length, 9, 8, 8)]
     inputs = [x.permute(laid).contiguous().permute(laid) for x in inputs]
-    options = {"slot_bias": torch.linspace(-3, 3, 36, **DOUBLE).view(1, 4, 9)} if biased else {}
-    real = torch.ones(3, length, dtype=torch.bool)
-    if padded:
-        real = torch.arange(length) < torch.tensor([length, length // 3, 0])[:, None]
-        options |= {"slot_padding": torch.arange(9) >= torch.tensor([9, 4, 0])[:, None], "key_padding": ~real}
+    real = torch.arange(length) < torch.tensor([length, length // 3, 0])[:, None]
+    options = {"slot_padding": torch.arange(9) >= torch.tensor([9, 4, 0])[:, None], "key_padding": ~real}
+    options |= {
+        "slot_bias": torch.linspace(-3, 3, 36, **DOUBLE).view(1, 4, 9),
+        "window_bias": draw_bias(4, 11).detach(),
+    }
     actual, _ = attend_with_window(*inputs, 5, **options)
     assert len(joined) == 1 and actual.isfinite().all()
     expected, _ = attend_with_window(*inputs, 5, need_weights=True, **options)  # one softmax, by its definition
@@ -271,6 +296,19 @@ def test_joined_softmaxes_are_as_exact_as_one(joined, dtype):
     assert joined and by_two.dtype == dtype
     errors = [(found.double() - expected).square().mean() for found in (by_one, by_two)]
     assert errors[1] <= JOINED * errors[0]
+
+
+@pytest.mark.cpu("elsewhere one softmax is computed")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@torch.no_grad()
+def test_joined_softmaxes_with_a_bias_of_distances_are_as_exact_as_one(joined, dtype):
+    low = [x.to(dtype) for x in [*draw_inputs(0, 2, 3, 150, 150, 9, 16, 16), draw_bias(3, 11)]]
+    expected, _ = attend_with_window(*[x.double() for x in low[:5]], 5, window_bias=low[5].double(), need_weights=True)
+    by_one, _ = attend_with_window(*low[:5], 5, window_bias=low[5], need_weights=True)
+    assert not joined
+    by_two, _ = attend_with_window(*low[:5], 5, window_bias=low[5])
+    errors = [(output.double() - expected).square().mean() for output in (by_one, by_two)]
+    assert joined and by_two.dtype == dtype and errors[1] <= JOINED * errors[0]
 
 
 @pytest.mark.cpu("elsewhere one softmax is computed")

@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from torch_linformer.functional import reference
-from torch_linformer.functional.attention.plain_softmax import rotate
+from torch_linformer.functional.softmax import rotate
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.encoder import Encoder, EncoderLayer

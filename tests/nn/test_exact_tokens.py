@@ -5,8 +5,8 @@ import torch
 from map_choices import BESIDE_SLOTS, SHARINGS, owned_maps
 from torch.testing import assert_close
 
-from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.softmax import find_exact_tokens
 from torch_linformer.nn import LinformerAttention
 from torch_linformer.nn.attention import FullAttention
 

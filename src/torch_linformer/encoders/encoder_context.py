@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.functional.attention.softmax_parts import Slots
-from torch_linformer.functional.kernels.graph import records_a_graph, serves_any_length
 from torch_linformer.functional.padding import Padding, length_of
+from torch_linformer.functional.pytorch import records_a_graph, serves_any_length
+from torch_linformer.functional.slots import Slots
 from torch_linformer.nn.attention.context import Attended, Call, FullContext, FullContextOfDistances, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_context import SlotContext

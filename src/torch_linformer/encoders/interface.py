@@ -14,8 +14,8 @@ from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.encoders.families import OWN_ATTENTION
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.visible import CAUSAL, reach_of_function
-from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.nn.attention.context import Call, HeadSizes
 from torch_linformer.nn.options import DEFAULT_K
 from torch_linformer.nn.padding import hidden_by

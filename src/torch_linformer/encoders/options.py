@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-from torch_linformer.functional.causal.attention import check_window
+from torch_linformer.functional.causal import check_window
 from torch_linformer.nn.options import AttentionConfig, check_choice, default_k
 
 Projection = Literal["dynamic", "mean"]

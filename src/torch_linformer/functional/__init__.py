@@ -16,14 +16,12 @@ Shapes are written in one set of letters, in docstrings ``(B, H, N, D)`` and as 
 ====== ======================================= ====== =======================================
 """
 
-from torch_linformer.functional.attention.operation import linformer_attention, slot_attention
-from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window
-from torch_linformer.functional.causal.attention import causal_linformer_attention
-from torch_linformer.functional.causal.running_means import CausalSlots, SlotWeights
-from torch_linformer.functional.kernels.implementations import implementations, use_implementation
-from torch_linformer.functional.slots.dense import johnson_lindenstrauss_k, project_sequence
-from torch_linformer.functional.slots.dynamic import dynamic_slots
-from torch_linformer.functional.slots.segments import segment_slots
+from torch_linformer.functional.attention import linformer_attention, slot_attention
+from torch_linformer.functional.causal import CausalSlots, SlotWeights, causal_linformer_attention
+from torch_linformer.functional.dynamic import dynamic_slots
+from torch_linformer.functional.implementations import implementations, use_implementation
+from torch_linformer.functional.slots import Slots, johnson_lindenstrauss_k, project_sequence, segment_slots
+from torch_linformer.functional.softmax import ExactTokens, Window
 
 __all__ = [
     "CausalSlots",

@@ -1,4 +1,4 @@
-"""Padding: where it is, the order in which a row's real tokens come first, and which piece of the rows a batch holds.
+"""Padding: where it is, the order in which a row's real tokens come first, and which piece of the rows a process holds.
 
 Row i of E, the windows and the positions of causal attention belong to the i-th real token. The result of a row must
 not depend on where its padding is, so real tokens are moved to the front on the way in and back on the way out.
@@ -10,8 +10,9 @@ from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from torch_linformer.functional.kernels.graph import exports_by_running, records_a_graph
+from torch_linformer.functional.pytorch import exports_by_running, records_a_graph
 
 Derived = TypeVar("Derived")
 Arguments = TypeVarTuple("Arguments")
@@ -72,7 +73,9 @@ class Padding(Mask):
     """The padding of a batch, and what follows from it, worked out once for all layers that ask.
 
     A batch holds whole rows. Where other processes hold other pieces of them, a subclass says which piece this is and
-    what all of them come to: ``torch_linformer.distributed.SequencePiece``.
+    what all of them come to: ``torch_linformer.distributed.SequencePiece``. Then :meth:`around`, :meth:`total`,
+    :meth:`highest`, :meth:`maximum`, :meth:`received` and :meth:`hand_on` wait for the others: all processes call them
+    alike. Nothing else does.
 
     Args:
         mask: bool ``(B, N)``, True at padding, as the sequence is given.
@@ -109,7 +112,7 @@ class Padding(Mask):
         return share
 
     def highest(self, share: Tensor) -> Tensor:
-        """The maximum over all pieces of the rows, likewise, without its gradient."""
+        """Their maximum, without its gradient."""
         return share
 
     def maximum(self, share: Tensor) -> Tensor:
@@ -284,6 +287,13 @@ def fill_padding(sequence: Tensor, mask: Tensor | None, value: float) -> Tensor:
         return sequence
     mask = mask if sequence.dim() == 3 else mask[:, None]
     return sequence.masked_fill(mask.unsqueeze(-1), value)
+
+
+def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> Tensor:
+    """``(…, M, C)`` with positions that hold ``fill`` before and after it; itself where there are none to add."""
+    if not records_a_graph() and before == after == 0:
+        return sequence
+    return F.pad(sequence, (0, 0, before, after), value=fill)
 
 
 def check_padding_mask(key_padding_mask: Tensor | None, batch: int, length: int) -> None:

@@ -8,56 +8,43 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.kernels.cpu import PRODUCTS, SMALLEST, autocast_dtype, by_onednn, why_not_onednn
-from torch_linformer.functional.kernels.graph import needs_graph, records_a_graph
-from torch_linformer.functional.kernels.implementations import Implementation, Name, Operation, choose, register
-from torch_linformer.functional.kernels.torch_private import is_watched, onednn_linear
+from torch_linformer.functional.cpu import (
+    PRODUCTS,
+    SMALLEST,
+    autocast_dtype,
+    by_onednn,
+    tensors_in,
+    why_not_onednn,
+)
+from torch_linformer.functional.implementations import Implementation, Name, compute, register
+from torch_linformer.functional.pytorch import is_watched, needs_graph, onednn_linear, records_a_graph
 
 NARROWEST = 16  # channels; with fewer, transposing the mixture costs more than oneDNN saves
-PIECE = 1024  # positions compressed at a time
+AT_ONCE = 1024  # positions compressed at a time
 _ACTIVATIONS = {F.gelu: "gelu", F.relu: "relu", F.silu: "swish"}  # by their names in oneDNN
-
-
-def _linear_pays(input: Tensor, weight: Tensor) -> bool:
-    return input.dim() > 1 and input.numel() * weight.shape[0] >= SMALLEST
-
-
-def _activated_linear_pays(input: Tensor, weight: Tensor) -> bool:
-    return autocast_dtype(input) == torch.bfloat16 and _linear_pays(input, weight)
-
-
-def _mixture_pays(mixture: Tensor, sequence: Tensor) -> bool:
-    wide = sequence.dim() == 3 and sequence.shape[-1] >= NARROWEST
-    return wide and mixture.numel() * sequence.shape[-1] >= SMALLEST
-
-
-def _rows_pay(mixture: Tensor, sequence: Tensor) -> bool:
-    """On a CPU in bfloat16 a batched product takes two to eight times as long as one for each row (docs/log.md)."""
-    return sequence.device.type == "cpu" and autocast_dtype(sequence) == torch.bfloat16
-
-
-def _why_no_rows(mixture: Tensor, sequence: Tensor) -> str | None:
-    if sequence.dim() == 4:
-        return "heads are multiplied together"
-    return "a graph for all batches cannot have as many steps as rows" if records_a_graph() else None
-
-
-_TORCH = Implementation("torch")
-_ROWS = Implementation("rows", "sequences (B, M, C), no graph", _why_no_rows, _rows_pay, measured="docs/log.md")
-LINEAR = register(Operation("linear", (by_onednn(PRODUCTS, _linear_pays), _TORCH)))
-ACTIVATED_LINEAR = register(
-    Operation("linear with activation", (by_onednn(PRODUCTS, _activated_linear_pays, on_every_cpu=True), _TORCH))
-)
-MIXTURE = register(Operation("projection", (by_onednn(PRODUCTS, _mixture_pays), _ROWS, _TORCH)))
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, impl: Name = "auto") -> Tensor:
     r""":func:`torch.nn.functional.linear`: :math:`X W^\top + b`, ``(…, I)`` and ``(O, I)`` to ``(…, O)``."""
-    if choose(LINEAR, input, weight, impl=impl) == "torch" or weight.numel() == 0:
+    output: Tensor = compute(LINEAR, input, weight, bias, impl=impl)
+    return output
+
+
+def _linear_by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if weight.numel() == 0:
         return F.linear(input, weight, bias)
     if input.dim() == 1:
         return _multiply(input.unsqueeze(0), weight, bias).squeeze(0)
     return _multiply(input, weight, bias)
+
+
+def _linear_pays(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return input.dim() > 1 and input.numel() * weight.shape[0] >= SMALLEST
+
+
+LINEAR = register(
+    "linear", {"onednn": by_onednn(_linear_by_onednn, PRODUCTS, _linear_pays), "torch": Implementation(F.linear)}
+)
 
 
 def activated_linear(
@@ -68,15 +55,31 @@ def activated_linear(
     On a CPU in bfloat16, in inference, oneDNN applies those it knows while the product is in its registers: a wide
     result that is written once instead of three times, into memory that is fresh each time (docs/log.md).
     """
-    algorithm = _ACTIVATIONS.get(activation)
-    parts = [x for x in (input, weight, bias) if x is not None]
     # Training keeps what the activation is given.
-    in_two_steps = input.dim() < 2 or weight.numel() == 0 or needs_graph(*parts)
-    if algorithm is None or in_two_steps or choose(ACTIVATED_LINEAR, input, weight) == "torch":
+    in_two_steps = input.dim() < 2 or weight.numel() == 0 or needs_graph(*tensors_in((input, weight, bias)))
+    if activation not in _ACTIVATIONS or in_two_steps:
         return activation(linear(input, weight, bias))
-    return onednn_linear(
-        _autocast(input), _autocast(weight), None if bias is None else _autocast(bias), algorithm, "none"
-    )
+    output: Tensor = compute(ACTIVATED_LINEAR, activation, input, weight, bias)
+    return output
+
+
+def _activated_by_onednn(activation: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = None if bias is None else _autocast(bias)
+    return onednn_linear(_autocast(input), _autocast(weight), bias, _ACTIVATIONS[activation], "none")
+
+
+ACTIVATED_LINEAR = register(
+    "linear with activation",
+    {
+        "onednn": by_onednn(
+            _activated_by_onednn,
+            PRODUCTS,
+            lambda activation, input, *maps: autocast_dtype(input) == torch.bfloat16 and _linear_pays(input, *maps),
+            on_every_cpu=True,
+        ),
+        "torch": Implementation(lambda activation, *parts: activation(linear(*parts))),
+    },
+)
 
 
 def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Name = "auto") -> Tensor:
@@ -84,36 +87,69 @@ def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Name = "auto") -> 
 
     The mixture is ``(M, K)``; one a row, ``(B, M, K)`` or for heads ``(B, 1, M, K)``; or one a head, ``(H, M, K)``.
     """
-    chosen = choose(MIXTURE, mixture, sequence, impl=impl)
-    if chosen != "torch" and sequence.numel() == 0:  # in a graph, where only torch is chosen, this is not asked
-        chosen = "torch"
-    if sequence.dim() == 4:
-        if chosen == "onednn":
-            heads = sequence.unbind(1)
-            mixtures = [mixture.squeeze(1)] * len(heads) if mixture.dim() == 4 else mixture.expand(len(heads), -1, -1)
-            return torch.stack([_mix_in_pieces(E, X) for E, X in zip(mixtures, heads, strict=True)], dim=1)
-        if mixture.dim() == 4:
-            return mixture.transpose(-2, -1) @ sequence
-        return torch.einsum("bhmd,mk->bhkd" if mixture.dim() == 2 else "bhmd,hmk->bhkd", sequence, mixture)
-    if chosen == "onednn":
-        return _mix_in_pieces(mixture, sequence)
+    mixed: Tensor = compute(MIXTURE, mixture, sequence, impl=impl)
+    return mixed
+
+
+def _mix(mixture: Tensor, sequence: Tensor) -> Tensor:
+    if sequence.dim() == 3:
+        return torch.bmm(mixture.expand(sequence.shape[0], -1, -1).transpose(-2, -1), sequence)
+    if mixture.dim() == 4:
+        return mixture.transpose(-2, -1) @ sequence
+    return torch.einsum("bhmd,mk->bhkd" if mixture.dim() == 2 else "bhmd,hmk->bhkd", sequence, mixture)
+
+
+def _mix_by_rows(mixture: Tensor, sequence: Tensor) -> Tensor:
+    if sequence.numel() == 0:
+        return _mix(mixture, sequence)
     mixtures_BKM = mixture.expand(sequence.shape[0], -1, -1).transpose(-2, -1)
-    if chosen == "rows":
-        return torch.stack([E @ X for E, X in zip(mixtures_BKM, sequence, strict=True)])
-    return torch.bmm(mixtures_BKM, sequence)
+    return torch.stack([E @ X for E, X in zip(mixtures_BKM, sequence, strict=True)])
 
 
-def _mix_in_pieces(mixture: Tensor, sequence_BMC: Tensor) -> Tensor:
-    """By oneDNN, which transposes its operands: in pieces, because that is cheap within the caches."""
+def _mix_by_onednn(mixture: Tensor, sequence: Tensor) -> Tensor:
+    if sequence.numel() == 0:
+        return _mix(mixture, sequence)
+    if sequence.dim() == 3:
+        return _mix_in_parts(mixture, sequence)
+    heads = sequence.unbind(1)
+    mixtures = [mixture.squeeze(1)] * len(heads) if mixture.dim() == 4 else mixture.expand(len(heads), -1, -1)
+    return torch.stack([_mix_in_parts(E, X) for E, X in zip(mixtures, heads, strict=True)], dim=1)
+
+
+def _mix_in_parts(mixture: Tensor, sequence_BMC: Tensor) -> Tensor:
+    """By oneDNN, which transposes its operands: in parts, because that is cheap within the caches."""
     slots = []
     for mixture_MK, row_MC in zip(mixture.expand(len(sequence_BMC), -1, -1), sequence_BMC, strict=True):
         total_KC = torch.zeros(())
-        for weights, positions in zip(torch.split(mixture_MK, PIECE), torch.split(row_MC, PIECE), strict=True):
-            piece_KC = _multiply(weights.t(), positions.t())
+        for weights, positions in zip(torch.split(mixture_MK, AT_ONCE), torch.split(row_MC, AT_ONCE), strict=True):
+            part_KC = _multiply(weights.t(), positions.t())
             # The rounding error of a sum grows with its terms: it is kept in no less than float32.
-            total_KC = total_KC + piece_KC.to(torch.promote_types(piece_KC.dtype, torch.float32))
-        slots.append(total_KC.to(piece_KC.dtype))
+            total_KC = total_KC + part_KC.to(torch.promote_types(part_KC.dtype, torch.float32))
+        slots.append(total_KC.to(part_KC.dtype))
     return torch.stack(slots)
+
+
+def _mixture_pays(mixture: Tensor, sequence: Tensor) -> bool:
+    wide = sequence.dim() == 3 and sequence.shape[-1] >= NARROWEST
+    return wide and mixture.numel() * sequence.shape[-1] >= SMALLEST
+
+
+def _why_no_rows(mixture: Tensor, sequence: Tensor) -> str | None:
+    if sequence.dim() == 4:
+        return "heads are multiplied together"
+    return "a graph for all batches cannot have as many steps as rows" if records_a_graph() else None
+
+
+def _rows_pay(mixture: Tensor, sequence: Tensor) -> bool:
+    """On a CPU in bfloat16 a batched product takes two to eight times as long as one for each row (docs/log.md)."""
+    return sequence.device.type == "cpu" and autocast_dtype(sequence) == torch.bfloat16
+
+
+_ROWS = Implementation(_mix_by_rows, "sequences (B, M, C), no graph", _why_no_rows, _rows_pay, measured="docs/log.md")
+MIXTURE = register(
+    "projection",
+    {"onednn": by_onednn(_mix_by_onednn, PRODUCTS, _mixture_pays), "rows": _ROWS, "torch": Implementation(_mix)},
+)
 
 
 def _multiply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -133,11 +169,6 @@ def _multiply_gradient(input: Tensor, weight: Tensor) -> Tensor:
     if is_watched() or why_not_onednn(PRODUCTS, input, weight) is not None:
         return F.linear(input, weight)
     return _multiply(input, weight)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """``(…, C)`` to ``(rows, C)``; not flatten, which the batched gradients of torch.autograd have no rule for."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 class _OneDNNLinear(torch.autograd.Function):
@@ -169,7 +200,8 @@ class _OneDNNLinear(torch.autograd.Function):
         input, weight = ctx.saved_tensors
         grad = grad_outputs[0]
         needs_input, needs_weight, needs_bias = ctx.needs_input_grad
-        grad_rows, input_rows = _rows(grad), _rows(input)
+        # Not flatten, which the batched gradients of torch.autograd have no rule for.
+        grad_rows, input_rows = (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (grad, input))
         return (
             _multiply_gradient(grad, weight.t()) if needs_input else None,
             _multiply_gradient(grad_rows.t(), input_rows.t()) if needs_weight else None,
@@ -224,8 +256,11 @@ def _compressing_pays(length: int, products: SlotProducts) -> bool:
     return counted.compress_first < counted.project_last
 
 
-_ORDERS = Implementation("compress first", pays=_compressing_pays), Implementation("project first")
-ORDER = register(Operation("order of products", _ORDERS, is_plan=True))
+_COMPRESS_FIRST = Implementation(lambda length, products: True, pays=_compressing_pays)
+_PROJECT_FIRST = Implementation(lambda length, products: False)
+ORDER = register(
+    "order of products", {"compress first": _COMPRESS_FIRST, "project first": _PROJECT_FIRST}, is_plan=True
+)
 
 
 def compresses_first(length: int, max_len: int, products: SlotProducts) -> bool:
@@ -234,4 +269,4 @@ def compresses_first(length: int, max_len: int, products: SlotProducts) -> bool:
     A compiled graph serves many lengths, and deciding on the actual one would tie it to that: it decides on
     ``max_len``.
     """
-    return choose(ORDER, max_len if records_a_graph() else length, products) == "compress first"
+    return bool(compute(ORDER, max_len if records_a_graph() else length, products))

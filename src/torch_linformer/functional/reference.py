@@ -212,12 +212,14 @@ def windowed_attention(
     slot_padding: Tensor | None = None,
     key_padding: Tensor | None = None,
     offset: int = 0,
-    window_bias: Tensor | None = None,
+    biases: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """Attention over slots and the positions near each query, one at a time; zeros where there is nothing.
 
-    ``window_bias[h, d + reach]`` is added to the score of the position d after the query; one head may stand for all.
+    Of the biases the first, ``[b, h]``, is added to the scores of the slots, the second, ``[h, d + reach]``, to that of
+    the position d after the query; one row or one head may stand for all.
     """
+    slot_bias, window_bias = biases
     output = query.new_zeros(*query.shape[:3], value.shape[-1])
     for row in range(query.shape[0]):
         real = real_positions(key_padding, row, key.shape[2])
@@ -228,6 +230,9 @@ def windowed_attention(
                 keys = torch.cat([slots_k[row, head, slots], key[row, head, seen]])
                 values = torch.cat([slots_v[row, head, slots], value[row, head, seen]])
                 bias = query.new_zeros(len(keys))
+                if slot_bias is not None:
+                    bias_of_head = slot_bias[row % slot_bias.shape[0], head % slot_bias.shape[1]]
+                    bias = torch.cat([bias_of_head[slots], bias[len(slots) :]])
                 if window_bias is not None:
                     steps = [p - offset - position + reach for p in seen]
                     bias = torch.cat([bias[: len(slots)], window_bias[head % len(window_bias), steps]])

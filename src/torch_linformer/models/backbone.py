@@ -5,10 +5,10 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
-from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.slots.dense import check_length
+from torch_linformer.functional.pytorch import runs_in_chunks
+from torch_linformer.functional.slots import check_length
+from torch_linformer.functional.softmax import check_exact_tokens
 from torch_linformer.models.arguments import CACHE, known_arguments, recording, without_unread
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.generation.configuration_utils import GenerationMode
 
-from torch_linformer.functional.causal.state import CausalState
+from torch_linformer.functional.causal import CausalState
 from torch_linformer.models.arguments import CACHE
 from torch_linformer.nn.attention import KeysAndValues, Past
 from torch_linformer.nn.attention.keys_and_values import FullState

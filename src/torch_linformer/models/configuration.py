@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from torch_linformer.choices import AttentionKind, Pooling, PositionEmbedding
-from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
+from torch_linformer.functional.softmax import check_exact_tokens
 from torch_linformer.lengths import longest_input
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.backbone_fields import fill_from_backbone

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.kernels.graph import runs_in_chunks
+from torch_linformer.functional.pytorch import runs_in_chunks
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.nn.chunks import Gathered, cut
 

@@ -14,10 +14,10 @@ from torch_linformer.encoders.families import OWN_ATTENTION
 from torch_linformer.encoders.interface import reads_piece
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import Positions
-from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
-from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.slots.dense import check_length
+from torch_linformer.functional.pytorch import records_a_graph
+from torch_linformer.functional.slots import check_length
+from torch_linformer.functional.softmax import check_exact_tokens
 from torch_linformer.models.arguments import known_arguments, without_unread
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.backbone_fields import inputs_of

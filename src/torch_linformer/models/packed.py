@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from transformers.utils.import_utils import is_tracing
 
-from torch_linformer.functional.kernels.torch_private import assert_async
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.pytorch import assert_async
 
 SEVERAL = "position_ids begin again within a row (packed documents)"
 

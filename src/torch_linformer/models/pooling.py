@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding, fill_padding
+from torch_linformer.functional.softmax import find_exact_tokens
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.pytorch import records_a_graph
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.kernels.graph import can_be_cut, can_swap_parameters
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.pytorch import can_be_cut, can_swap_parameters
 
 PositionWise = Callable[[Tensor], Tensor]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.kernels.graph import runs_in_chunks
+from torch_linformer.functional.pytorch import runs_in_chunks
 from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAttention, Past
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps

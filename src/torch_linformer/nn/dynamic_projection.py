@@ -7,12 +7,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.causal.running_means import CausalSlots, SlotWeights
+from torch_linformer.functional.causal import CausalSlots, SlotWeights
+from torch_linformer.functional.dynamic import Pooled, SegmentPrior, pool, pooling_weights
 from torch_linformer.functional.padding import Padding, length_of, mask_of, start_of
-from torch_linformer.functional.slots.dense import check_length
-from torch_linformer.functional.slots.dynamic import pool, pooling_weights
-from torch_linformer.functional.slots.pooling import Pooled
-from torch_linformer.functional.slots.reach import SegmentPrior
+from torch_linformer.functional.slots import check_length
 from torch_linformer.nn.options import check_k, check_new_length
 
 STD = 0.02  # of the learned queries at first, so that slots begin close to means of segments

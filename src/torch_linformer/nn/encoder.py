@@ -7,9 +7,8 @@ from typing import Any, Literal, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.kernels.graph import can_reverse, compiles_training, runs_in_chunks
-from torch_linformer.functional.kernels.torch_private import disable_dynamo
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.pytorch import can_reverse, compiles_training, disable_dynamo, runs_in_chunks
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
 from torch_linformer.nn.chunks import has_hooks

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
+from torch_linformer.functional.pytorch import runs_in_chunks
 from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.attention.keys_and_values import Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps

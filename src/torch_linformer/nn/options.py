@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any, Self, TypedDict, get_args
 
 from torch_linformer.choices import ActivationMemory, Projection, Sharing, SlotMass
-from torch_linformer.functional.causal.attention import check_window
+from torch_linformer.functional.causal import check_window
 
 DENSE = ("linear", "random")
 PARAMETERLESS = ("mean", "max")
@@ -37,7 +37,7 @@ class AttentionConfig:
         window: a local window in the same softmax: with ``causal`` the last w tokens, the query's own among them, and
             otherwise those at most w // 2 positions away. With it a causal attention may have ``k=0``: only the window.
         rotary_dim: channels of each head in which queries and keys of causal attention are turned by their position,
-            even; see ``torch_linformer.functional.attention.plain_softmax.rotate``.
+            even; see ``torch_linformer.functional.softmax.rotate``.
         slot_bias: parameters ``bias_k`` and ``bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
             :math:`\\bar K` and :math:`\\bar V`. The paper has none; some models trained elsewhere do.
         slot_mass: a slot that stands for m tokens has log m added to its scores: ``none``, ``fixed``, or ``learned``,

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from torch_linformer.functional.kernels.torch_private import assert_async
 from torch_linformer.functional.padding import Padding, check_padding_mask
+from torch_linformer.functional.pytorch import assert_async
 
 # Added to a score it leaves no weight, not even in float64: exp(-1000) is 0. The −1e4 of older code is rounded to more
 # in bfloat16, so the bound lies well above it.

@@ -10,14 +10,16 @@ from torch.nn import functional as F
 
 from torch_linformer.choices import FixedProjection
 from torch_linformer.functional.padding import Mask, Padding, length_of, mask_of, reorder, zero_padding
-from torch_linformer.functional.slots.dense import check_length, compress, scale_to_length
-from torch_linformer.functional.slots.segments import (
+from torch_linformer.functional.slots import (
     are_reached,
     average_windows,
+    check_length,
+    compress,
     convolve_windows,
     empty_windows,
     max_windows,
     reached_windows,
+    scale_to_length,
     tokens_per_window,
 )
 from torch_linformer.nn.options import (
@@ -46,7 +48,7 @@ class SequenceProjection(nn.Module):
 
     with w = ⌈max_len / K⌉ and :math:`s = \sqrt{max\_len / n}` for n real tokens. E and g are drawn with variance
     1 / max_len and 1 / w, so a slot has the variance of a token whatever the length. Gradients of ``max`` in half
-    precision: see ``torch_linformer.functional.slots.segments.max_windows``.
+    precision: see ``torch_linformer.functional.slots.max_windows``.
 
     Args:
         max_len: longest sequence, in tokens.

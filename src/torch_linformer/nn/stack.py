@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.choices import ActivationMemory
-from torch_linformer.functional.kernels.graph import runs_in_chunks
+from torch_linformer.functional.pytorch import runs_in_chunks
 from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap, build_map

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from torch_linformer.encoders.encoder_context import EncoderContext
-from torch_linformer.functional.attention.softmax_parts import find_exact_tokens, repeat_heads
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.softmax import find_exact_tokens, repeat_heads
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.models.row_windows import Windows

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_linformer.analysis.spectra.spectrum import Spectrum
-from torch_linformer.functional.slots.dense import johnson_lindenstrauss_k
+from torch_linformer.functional.slots import johnson_lindenstrauss_k
 from torch_linformer.measuring.costs import LayerSizes, layer_ratio
 
 LEVELS = (90, 95, 99)  # percent of the energy Σσ²

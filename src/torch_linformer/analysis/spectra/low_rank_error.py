@@ -37,7 +37,7 @@ from torch_linformer.analysis.spectra.observing import (
     beginning_slots,
 )
 from torch_linformer.analysis.spectra.spectrum import LowRankErrors
-from torch_linformer.functional.slots.segments import average_windows
+from torch_linformer.functional.slots import average_windows
 
 KS = (8, 16, 32, 64, 128, 256, 512)
 LONGEST = 1024  # tokens that are fitted to: the fit keeps two N × N matrices for every head of the model

@@ -20,8 +20,7 @@ from transformers.masking_utils import eager_mask
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.functional import ExactTokens, Slots, Window, dynamic_slots, slot_attention
-from torch_linformer.functional.attention.plain_softmax import bias_at
-from torch_linformer.functional.attention.softmax_parts import repeat_heads
+from torch_linformer.functional.softmax import bias_at, repeat_heads
 from torch_linformer.models import LinformerConfig
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotContext

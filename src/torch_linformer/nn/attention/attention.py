@@ -5,9 +5,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.attention.softmax_parts import Slots
-from torch_linformer.functional.kernels.device_sizes import queries_at_once
+from torch_linformer.functional.device_sizes import queries_at_once
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.slots import Slots
 from torch_linformer.nn.attention.context import Call, Context
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past, at_positions
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps

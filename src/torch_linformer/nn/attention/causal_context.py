@@ -4,11 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_linformer.functional.attention.plain_softmax import attend_to_past
-from torch_linformer.functional.attention.softmax_parts import Slots
-from torch_linformer.functional.causal.attention import attend_causally
-from torch_linformer.functional.causal.state import CausalState
+from torch_linformer.functional.causal import CausalState, attend_causally
 from torch_linformer.functional.padding import Padding, mask_of
+from torch_linformer.functional.slots import Slots
+from torch_linformer.functional.softmax import attend_to_past
 from torch_linformer.nn.attention.context import Attended, Call, Context, FullContext, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import FullState, KeysAndValues, Past, at_positions
 from torch_linformer.nn.dynamic_projection import CausalProjection

@@ -5,10 +5,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
-from torch_linformer.functional.attention.operation import attend
-from torch_linformer.functional.attention.plain_softmax import attend_by_distance
-from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall
+from torch_linformer.functional.attention import attend
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
+from torch_linformer.functional.slots import Slots
+from torch_linformer.functional.softmax import SoftmaxCall, attend_by_distance
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap
 from torch_linformer.nn.attention.source import Pair, Source

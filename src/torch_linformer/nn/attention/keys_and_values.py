@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention.plain_softmax import rotate
-from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window, repeat_heads
-from torch_linformer.functional.causal.state import CausalState
+from torch_linformer.functional.causal import CausalState
 from torch_linformer.functional.padding import Mask, mask_of
+from torch_linformer.functional.slots import Slots
+from torch_linformer.functional.softmax import ExactTokens, Window, repeat_heads, rotate
 
 
 class KeysAndValues(NamedTuple):

@@ -5,16 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.attention.operation import attend
-from torch_linformer.functional.attention.plain_softmax import bias_at
-from torch_linformer.functional.attention.softmax_parts import (
-    ExactTokens,
-    Slots,
-    Window,
-    check_exact_tokens,
-    find_exact_tokens,
-)
+from torch_linformer.functional.attention import attend
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
+from torch_linformer.functional.slots import Slots
+from torch_linformer.functional.softmax import ExactTokens, Window, bias_at, check_exact_tokens, find_exact_tokens
 from torch_linformer.nn.attention.context import Attended, Call, Context, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, build_map

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.products import SlotProducts, compresses_first
-from torch_linformer.functional.slots.dense import check_length, compress, compress_with_mass
+from torch_linformer.functional.slots import check_length, compress, compress_with_mass
 from torch_linformer.nn.attention.source import HeadMaps, Pair, Source, join
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linears_on_sums

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.attention.softmax_parts import ExactPlaces
 from torch_linformer.functional.padding import Padding, length_of, mask_of, zero_padding
+from torch_linformer.functional.softmax import ExactPlaces
 from torch_linformer.nn.chunks import chunk_padding, cut
 from torch_linformer.nn.linear import run_linear
 

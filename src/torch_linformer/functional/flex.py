@@ -8,25 +8,23 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall, Window
-from torch_linformer.functional.kernels.graph import is_compiling, records_a_graph
-from torch_linformer.functional.kernels.torch_private import is_transformed, is_watched
-from torch_linformer.functional.padding import Mask, as_mask, derive
+from torch_linformer.functional.padding import as_mask
+from torch_linformer.functional.pytorch import is_compiling, is_transformed, is_watched, records_a_graph
+from torch_linformer.functional.slots import Slots
+from torch_linformer.functional.softmax import Attended, SoftmaxCall, Window, join_masks, repeat_heads
 
 BLOCK = 128  # queries, and keys, that one program of the kernel takes: FlexAttention's own default
-
-
 FLEX_DEVICES = ("cpu", "cuda", "xpu")  # of which FlexAttention has a gradient everywhere but on a CPU
 FLEX_WIDTH = 16  # channels that a kernel of FlexAttention multiplies at the least
 
 
-def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) -> Tensor:
+def attend_by_flex(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> Attended:
     r"""Attention to slots and a window as attention to K slots and after them M positions.
 
     .. math:: \mathrm{out}_i = \mathrm{softmax}_j(s\, q_i \cdot k_j + b_j)\, v_j, \quad
               j < K \text{ or } |j - K - \mathrm{offset} - i| \le \mathrm{reach}
 
-    with b the bias of the slots, 0 in the window, and s the ``scale``. Keys and values may have fewer heads than the
+    with b the bias of the slots, 0 in the window, and s the scale. Keys and values may have fewer heads than the
     query, and values a width of their own. A query that sees nothing gets zeros.
 
     Which blocks are computed follows from the sizes, is kept for the next calls, and takes O(N · (K + reach) + M)
@@ -40,25 +38,25 @@ def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) ->
     if torch.is_autocast_enabled(query.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(query.device.type)
     keys, values = (torch.cat(pair, dim=2).to(dtype) for pair in zip(slots[:2], window[:2], strict=True))
+    rows, num_heads, length, _ = query.shape
     num_slots, columns = slots.keys.shape[2], keys.shape[2]
-    slot_mask, window_mask = as_mask(slots.padding), as_mask(window.padding)
-    hidden = None
-    if slot_mask is not None or window_mask is not None:
-        sizes_of_masks = query.shape[0], num_slots, columns - num_slots, query.device
-        hidden = derive(window_mask, _hidden_columns, slot_mask, *sizes_of_masks)
+    masks = as_mask(slots.padding), as_mask(window.padding)
+    hidden = join_masks(*masks, rows, (num_slots, columns - num_slots))
     bias = None
     if slots.bias is not None:
-        bias = slots.bias.to(dtype).expand(query.shape[0], query.shape[1], -1)
+        bias = repeat_heads(slots.bias, num_heads).to(dtype).expand(rows, -1, -1)
         # Not F.pad: in a recorded graph that would be a part of the kernel, which reads nothing but tensors.
-        bias = torch.cat([bias, bias.new_zeros(*bias.shape[:2], columns - num_slots)], dim=-1)
-    lengths = (query.shape[2], columns)
-    kv_number, kv_index, q_number, q_index = _blocks(num_slots, window.reach, window.offset, lengths, query.device)
+        bias = torch.cat([bias, bias.new_zeros(rows, num_heads, columns - num_slots)], dim=-1)
+    kv_number, kv_index, q_number, q_index = _blocks(
+        num_slots, window.reach, window.offset, (length, columns), query.device
+    )
     sizes: list[Any] = [num_slots, num_slots + window.offset, window.reach]
     if not is_compiling():
+        # A kernel that is compiled here would be compiled for each value of a number; one of a graph that is recorded
+        # takes no constants that the graph makes.
         sizes = [query.new_full((), size, dtype=torch.long) for size in sizes]
-    sees = _sees(sizes[0], sizes[1], sizes[2], hidden)
     mask = BlockMask(
-        seq_lengths=lengths,
+        seq_lengths=(length, columns),
         kv_num_blocks=kv_number,
         kv_indices=kv_index,
         full_kv_num_blocks=None,
@@ -68,25 +66,22 @@ def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) ->
         full_q_num_blocks=None,
         full_q_indices=None,
         BLOCK_SIZE=(BLOCK, BLOCK),
-        mask_mod=sees,
+        mask_mod=_sees(sizes[0], sizes[1], sizes[2], None if hidden is None else hidden.mask),
     )
     attend = _function(query.device.type)
     modify_scores = None if bias is None else _biased(bias)
-    shares_heads = query.shape[1] != keys.shape[1]
-    output: Tensor = attend(query.to(dtype), keys, values, modify_scores, mask, scale, shares_heads)
-    return output
+    scale, shares_heads = call.scale_for(query), num_heads != keys.shape[1]
+    return attend(query.to(dtype), keys, values, modify_scores, mask, scale, shares_heads), None
 
 
-def why_not_flex(query: Tensor, key: Tensor, value: Tensor, slot_keys: Tensor, *call: object) -> str | None:
+def why_not_flex(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> str | None:
     """The reason why FlexAttention cannot compute a call, or None where it can."""
-    device, width = query.device.type, min(query.shape[-1], value.shape[-1])
-    *_, window_bias, result = call
-    assert isinstance(result, SoftmaxCall)
-    if window_bias is not None:
+    device, width = query.device.type, min(query.shape[-1], window.values.shape[-1])
+    if window.bias is not None:
         return "it adds no bias to the scores of a window"
-    if result.need_weights:
+    if call.need_weights:
         return "it returns no weights"
-    if result.dropout_p > 0:
+    if call.dropout_p > 0:
         return "it drops no weights"
     if is_transformed():
         return "the transforms of torch.func do not know it"
@@ -94,30 +89,15 @@ def why_not_flex(query: Tensor, key: Tensor, value: Tensor, slot_keys: Tensor, *
         return "torch.jit.trace cannot record it"
     if device not in FLEX_DEVICES:
         return f"it runs on {', '.join(FLEX_DEVICES)}, and a tensor is on {device}"
-    if 0 in (*query.shape[:3], slot_keys.shape[2] + key.shape[2]):
-        return f"it needs a row, a query and a key, got {tuple(query.shape)} and {tuple(key.shape)}"
+    if 0 in (*query.shape[:3], slots.keys.shape[2] + window.keys.shape[2]):
+        return f"it needs a row, a query and a key, got {tuple(query.shape)} and {tuple(window.keys.shape)}"
     if device != "cpu" and width < FLEX_WIDTH:
         return f"its kernels need heads of {FLEX_WIDTH} channels or more, got {width}"
     return None
 
 
-def _hidden_columns(
-    window_mask: Mask | None, slot_mask: Mask | None, rows: int, num_slots: int, num_keys: int, device: torch.device
-) -> Tensor:
-    """Bool ``(B, K + M)``, True at slots and positions that nobody sees."""
-    masks = [
-        torch.zeros(1, size, dtype=torch.bool, device=device) if mask is None else mask.mask
-        for mask, size in ((slot_mask, num_slots), (window_mask, num_keys))
-    ]
-    return torch.cat([mask.expand(rows, -1) for mask in masks], dim=1)
-
-
 def _sees(num_slots: Any, place: Any, reach: Any, hidden: Tensor | None) -> Callable[..., Tensor]:
-    """Whether a query sees a column.
-
-    Sizes are tensors, because a kernel that is compiled here would be compiled for each value of a number; in a graph
-    that is recorded they are numbers, because a kernel takes no constants that the graph makes.
-    """
+    """Whether a query sees a column."""
 
     def sees(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Any:
         return (column < num_slots) | ((column - place - query).abs() <= reach)

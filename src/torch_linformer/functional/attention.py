@@ -5,20 +5,20 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.attention.plain_softmax import attend_to_slots
-from torch_linformer.functional.attention.softmax_parts import (
+from torch_linformer.functional.implementations import Name, check_implementation, choose
+from torch_linformer.functional.padding import justify, mask_of, zero_padding
+from torch_linformer.functional.slots import Slots, check_dense, compress
+from torch_linformer.functional.softmax import (
+    Attended,
     ExactTokens,
-    Slots,
     SoftmaxCall,
     Window,
+    attend_to_slots,
     check_heads,
     check_scale,
     join,
 )
-from torch_linformer.functional.attention.window import attend_with_window
-from torch_linformer.functional.kernels.implementations import Name, check_implementation
-from torch_linformer.functional.padding import justify, mask_of, zero_padding
-from torch_linformer.functional.slots.dense import check_dense, compress
+from torch_linformer.functional.window import WINDOWED_ATTENTION
 
 
 def slot_attention(
@@ -73,7 +73,12 @@ def slot_attention(
         if part is not None:
             _check_part(name, query, part)
     if window is not None:
-        _check_window(window, query.shape[1])
+        num_heads, width = query.shape[1], 2 * window.reach + 1
+        if window.reach < 0:
+            raise ValueError(f"window.reach must be at least 0 positions, got {window.reach}")
+        if window.bias is not None and window.bias.shape not in ((num_heads, width), (1, width)):
+            shape = tuple(window.bias.shape)
+            raise ValueError(f"window.bias must be (H or 1, 2 reach + 1) = ({num_heads} or 1, {width}), got {shape}")
     elif slots.keys.shape[2] == 0 and (exact is None or exact.keys.shape[2] == 0):
         raise ValueError("there is nothing to attend to: give a slot, an exact token or a window")
     if slots.bias is not None:
@@ -104,10 +109,15 @@ def attend(
     exact: ExactTokens | None = None,
     window: Window | None = None,
     call: SoftmaxCall = SoftmaxCall(),
-) -> tuple[Tensor, Tensor | None]:
+) -> Attended:
     """:func:`slot_attention`, unchecked: at padding stand numbers, of slots and exact tokens values of zeros."""
     joint = join(slots, exact)
-    return attend_to_slots(query, joint, call) if window is None else attend_with_window(query, joint, window, call)
+    if window is None:
+        return attend_to_slots(query, joint, call)
+    attended: Attended = choose(WINDOWED_ATTENTION, query, joint, window, call, impl=call.impl)(
+        query, joint, window, call
+    )
+    return attended
 
 
 def _check_part(name: str, query: Tensor, part: Slots | ExactTokens | Window) -> None:
@@ -126,16 +136,6 @@ def _check_part(name: str, query: Tensor, part: Slots | ExactTokens | Window) ->
         raise ValueError(
             f"{name}.padding must be bool (B or 1, {keys.shape[2]}), True at what is hidden, got {padding.dtype} "
             f"{tuple(padding.shape)}"
-        )
-
-
-def _check_window(window: Window, num_heads: int) -> None:
-    if window.reach < 0:
-        raise ValueError(f"window.reach must be at least 0 positions, got {window.reach}")
-    width = 2 * window.reach + 1
-    if window.bias is not None and window.bias.shape not in ((num_heads, width), (1, width)):
-        raise ValueError(
-            f"window.bias must be (H or 1, 2 reach + 1) = ({num_heads} or 1, {width}), got {tuple(window.bias.shape)}"
         )
 
 
@@ -189,18 +189,6 @@ def linformer_attention(
         >>> linformer_attention(sequence, sequence, sequence, proj, proj).shape
         torch.Size([2, 4, 3000, 16])
     """
-    _check_inputs(query, key, value)
-    for sequence, proj in ((key, proj_k), (value, proj_v)):
-        check_dense(sequence, proj, key_padding_mask)
-    check_scale(scale)
-    check_implementation(impl)
-    (key, value), padding = justify(key_padding_mask, key, value)
-    slots_k = compress(key, proj_k, padding, length_scaling, impl=impl)
-    slots_v = compress(value, proj_v, padding, length_scaling, impl=impl)
-    return attend(query, Slots(slots_k, slots_v), call=SoftmaxCall(dropout_p, scale=scale, impl=impl))[0]
-
-
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     shapes = [tuple(x.shape) for x in (query, key, value)]
     fits = query.dim() == key.dim() == value.dim() == 4 and shapes[1][:3] == shapes[2][:3]
     if not fits or (shapes[0][0], shapes[0][3]) != (shapes[1][0], shapes[1][3]):
@@ -209,3 +197,11 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"and {shapes[2]}"
         )
     check_heads(query.shape[1], key.shape[1])
+    for sequence, proj in ((key, proj_k), (value, proj_v)):
+        check_dense(sequence, proj, key_padding_mask)
+    check_scale(scale)
+    check_implementation(impl)
+    (key, value), padding = justify(key_padding_mask, key, value)
+    slots_k = compress(key, proj_k, padding, length_scaling, impl=impl)
+    slots_v = compress(value, proj_v, padding, length_scaling, impl=impl)
+    return attend(query, Slots(slots_k, slots_v), call=SoftmaxCall(dropout_p, scale=scale, impl=impl))[0]

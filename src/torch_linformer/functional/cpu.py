@@ -1,41 +1,38 @@
 """What only a CPU has: when oneDNN, and when the operator below SDPA, computes an operation, and when it is faster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.kernels.graph import records_a_graph
-from torch_linformer.functional.kernels.implementations import Implementation
-from torch_linformer.functional.kernels.torch_private import is_transformed, is_watched, onednn_has_bfloat16
+from torch_linformer.functional.implementations import Implementation
+from torch_linformer.functional.pytorch import is_transformed, is_watched, onednn_has_bfloat16, records_a_graph
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
 PRODUCTS = (torch.float32, torch.bfloat16)  # types in which it multiplies matrices
 
 
 def by_onednn(
-    dtypes: tuple[torch.dtype, ...], pays: Callable[..., bool], *, on_every_cpu: bool = False
+    compute: Callable[..., Any],
+    dtypes: tuple[torch.dtype, ...],
+    pays: Callable[..., bool] = lambda *call: True,
+    *,
+    on_every_cpu: bool = False,
 ) -> Implementation:
-    """oneDNN as an implementation for tensors of these types.
-
-    ``pays`` says whether they are of a size for which it can be faster; ``on_every_cpu``, that it is beside an MKL that
-    is not held back, too. Compilers have their own kernels, and counters of operations know only torch's.
-    """
+    """oneDNN for tensors of these types; ``on_every_cpu`` it can be faster, beside an MKL that is not held back too."""
 
     def is_faster(*call: Any) -> bool:
-        held_back = MKL_IS_HELD_BACK or on_every_cpu
-        return held_back and not records_a_graph() and pays(*call) and not is_watched()
-
-    def why_not(*call: Any) -> str | None:
-        return why_not_onednn(dtypes, *(x for x in call if isinstance(x, Tensor)))
+        # Compilers have their own kernels, and counters of operations know only torch's.
+        return (MKL_IS_HELD_BACK or on_every_cpu) and not records_a_graph() and pays(*call) and not is_watched()
 
     names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-    return Implementation("onednn", f"plain {names} tensors on a CPU, no graph, no torch.func", why_not, is_faster)
+    needs = f"plain {names} tensors on a CPU, no graph, no torch.func"
+    return Implementation(compute, needs, lambda *call: why_not_onednn(dtypes, *call), is_faster)
 
 
-def why_not_onednn(dtypes: tuple[torch.dtype, ...], *tensors: Tensor) -> str | None:
-    """The reason why oneDNN cannot compute with these tensors, or None where it can."""
+def why_not_onednn(dtypes: tuple[torch.dtype, ...], *call: Any) -> str | None:
+    """The reason why oneDNN cannot compute with the tensors of a call, or None where it can."""
     if records_a_graph():
         return "compiled and traced graphs hold PyTorch's own functions"
     if is_transformed():
@@ -45,12 +42,13 @@ def why_not_onednn(dtypes: tuple[torch.dtype, ...], *tensors: Tensor) -> str | N
         return "this PyTorch is built without it"
     if not mkldnn.enabled:
         return "torch.backends.mkldnn is switched off"
-    for tensor in tensors:
+    tensor_dtypes = set()
+    for tensor in tensors_in(call):
         if tensor.device.type != "cpu":
             return f"it runs on a CPU, and a tensor is on {tensor.device}"
         if type(tensor) not in (Tensor, nn.Parameter):
             return f"it takes plain tensors, got {type(tensor).__name__}"
-    tensor_dtypes = {autocast_dtype(tensor) for tensor in tensors}
+        tensor_dtypes.add(autocast_dtype(tensor))
     if len(tensor_dtypes) > 1 or not tensor_dtypes <= set(dtypes):
         expected = " or ".join(str(dtype) for dtype in dtypes)
         return f"it takes tensors of {expected}, got {', '.join(sorted(map(str, tensor_dtypes)))}"
@@ -59,14 +57,13 @@ def why_not_onednn(dtypes: tuple[torch.dtype, ...], *tensors: Tensor) -> str | N
     return None
 
 
-def by_flash(why_not: Callable[..., str | None]) -> Implementation:
-    """The operator below SDPA as an implementation, where ``why_not`` has no objection to a call."""
+def by_flash(compute: Callable[..., Any], why_not: Callable[..., str | None]) -> Implementation:
+    """The operator below SDPA, where ``why_not`` has no objection to a call."""
 
     def why_not_flash(*call: Any) -> str | None:
         if records_a_graph() or is_transformed():
             return "compiled and traced graphs, and transforms of torch.func, take PyTorch's public functions"
-        tensors = [x for x in call if isinstance(x, Tensor)]
-        if not all(type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu" for x in tensors):
+        if not all(type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu" for x in tensors_in(call)):
             return "it takes plain tensors on a CPU"
         return why_not(*call)
 
@@ -74,7 +71,17 @@ def by_flash(why_not: Callable[..., str | None]) -> Implementation:
         return not records_a_graph() and not is_watched()  # counters of operations know only public ones
 
     needs = "plain tensors on a CPU, of one width; no graph, no torch.func"
-    return Implementation("flash", needs, why_not_flash, pays, is_public=False)
+    return Implementation(compute, needs, why_not_flash, pays, is_public=False)
+
+
+def tensors_in(call: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors of arguments and of records among them, but masks."""
+    for argument in call:
+        if isinstance(argument, Tensor):
+            if argument.dtype != torch.bool:
+                yield argument
+        elif isinstance(argument, tuple | list):
+            yield from tensors_in(argument)
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:

@@ -7,17 +7,16 @@ arithmetic and have not been measured. A block of 128 queries copies (K + c + 2r
 scores cost. 2^27 scores are 512 MB in float32. A segment of causal attention is 64 chunks of 64 positions, about as
 many batches for each product as a large GPU has processors.
 
-What is only ever run on a CPU has its sizes where it is: ``kernels/cpu.py``, ``products.py``, ``attention/joined.py``
-and ``slots/reach.py``. The chunks of causal attention have 64 positions on every device, which the range of float32
-limits (docs/causal.md).
+What is only ever run on a CPU has its sizes where it is: ``cpu.py``, ``products.py``, ``window.py`` and ``dynamic.py``.
+The chunks of causal attention have 64 positions on every device, which the range of float32 limits (docs/causal.md).
 """
 
 from typing import NamedTuple
 
 import torch
 
-from torch_linformer.functional.kernels.graph import runs_in_chunks
-from torch_linformer.functional.kernels.implementations import UNMEASURED, Implementation, Operation, choose, register
+from torch_linformer.functional.implementations import UNMEASURED, Implementation, compute, register
+from torch_linformer.functional.pytorch import runs_in_chunks
 
 
 class Sizes(NamedTuple):
@@ -38,20 +37,8 @@ class Sizes(NamedTuple):
     inference_rows: int | None
 
 
-CPU = Sizes(
-    window_block=64,
-    window_scores=2**21,
-    pooled_scores=2**20,
-    segment=512,
-    inference_rows=1024,
-)
-OTHERS = Sizes(
-    window_block=128,
-    window_scores=None,
-    pooled_scores=2**27,
-    segment=4096,
-    inference_rows=None,
-)
+CPU = Sizes(window_block=64, window_scores=2**21, pooled_scores=2**20, segment=512, inference_rows=1024)
+OTHERS = Sizes(window_block=128, window_scores=None, pooled_scores=2**27, segment=4096, inference_rows=None)
 
 
 def sizes_for(device: torch.device) -> Sizes:
@@ -64,24 +51,18 @@ def _why_no_chunks(length: int, device: torch.device) -> str | None:
     return None if runs_in_chunks(rows) else "only inference outside of graphs, on a CPU, goes chunk by chunk"
 
 
-QUERIES = register(
-    Operation(
-        "queries",
-        (
-            Implementation(
-                "chunks",
-                "inference on a CPU, no graph",
-                _why_no_chunks,
-                lambda length, device: length > (sizes_for(device).inference_rows or length),
-                measured="docs/log.md",
-            ),
-            Implementation("at once", measured=f"docs/log.md; {UNMEASURED} off a CPU"),
-        ),
-        is_plan=True,
-    )
+_CHUNKS = Implementation(
+    lambda length, device: sizes_for(device).inference_rows,
+    "inference on a CPU, no graph",
+    _why_no_chunks,
+    lambda length, device: length > (sizes_for(device).inference_rows or length),
+    measured="docs/log.md",
 )
+_AT_ONCE = Implementation(lambda length, device: None, measured=f"docs/log.md; {UNMEASURED} off a CPU")
+QUERIES = register("queries", {"chunks": _CHUNKS, "at once": _AT_ONCE}, is_plan=True)
 
 
 def queries_at_once(length: int, device: torch.device) -> int | None:
     """Queries from their projection to the output at a time; None for all of them."""
-    return sizes_for(device).inference_rows if choose(QUERIES, length, device) == "chunks" else None
+    number: int | None = compute(QUERIES, length, device)
+    return number

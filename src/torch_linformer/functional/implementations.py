@@ -1,21 +1,21 @@
-"""Every operation with more than one way to compute it: its implementations, what each needs, and which one runs.
+"""Every operation that can be computed in more than one way: a table of its implementations, and which of them runs.
 
 ``torch`` is PyTorch's own public function. PyTorch multiplies float32 matrices through MKL, which takes its AVX2
 kernels on processors that are not Intel's; ``onednn``, in the same wheel, takes AVX-512 wherever it is, and is twice as
 fast on a Zen 5 (docs/performance.md). The same holds in bfloat16 for the gradients of a linear map and for softmax
 attention. ``flash`` is the operator below SDPA on a CPU, which has no public name: it alone gives the sums by which two
-softmaxes are joined. Results differ only in rounding.
+softmaxes are joined. Without dropout, results differ only in rounding.
 
 ``auto`` takes on a CPU what was measured to be fastest there. On other devices it takes PyTorch's own functions. What
 nobody has measured is listed as "unmeasured", and ``auto`` takes it only where there is nothing else.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
-from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.pytorch import records_a_graph
 
 Name = Literal[
     "auto", "torch", "onednn", "flash", "flex", "rows", "compress first", "project first", "at once", "chunks"
@@ -24,18 +24,18 @@ UNMEASURED = "unmeasured"
 
 
 class Implementation(NamedTuple):
-    """One way to compute an operation.
+    """One way to compute an operation; all its functions take the arguments of the call.
 
     Attributes:
-        name: what :func:`use_implementation` calls it.
+        compute: the result.
         needs: in words.
-        why_not: the reason why it cannot compute a call, or None where it can; the call's own arguments.
+        why_not: the reason why it cannot compute a call, or None where it can.
         pays: whether ``auto`` takes it, where it can compute the call.
         is_public: it calls nothing but what PyTorch documents.
         measured: where its speed was measured.
     """
 
-    name: Name
+    compute: Callable[..., Any]
     needs: str = "nothing"
     why_not: Callable[..., str | None] = lambda *call: None
     pays: Callable[..., bool] = lambda *call: True
@@ -44,26 +44,23 @@ class Implementation(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Something to compute, and how.
+    """Its name, and its implementations in the order in which ``auto`` tries them; the last can compute every call.
 
-    Attributes:
-        name: in messages, and in what :func:`use_implementation` lists.
-        implementations: in the order in which ``auto`` tries them; the last one can compute every call.
-        is_plan: its implementations are orders and portions of the same products; a choice of kernels is none of it.
+    Those of a plan are orders and portions of the same products; a choice of kernels is none of it.
     """
 
     name: str
-    implementations: tuple[Implementation, ...]
+    table: Mapping[Name, Implementation]
     is_plan: bool = False
 
 
 _operations: list[Operation] = []
 
 
-def register(operation: Operation) -> Operation:
-    """Let :func:`implementations` list it."""
-    _operations.append(operation)
-    return operation
+def register(name: str, table: Mapping[Name, Implementation], is_plan: bool = False) -> Operation:
+    """An operation that :func:`implementations` lists."""
+    _operations.append(Operation(name, table, is_plan))
+    return _operations[-1]
 
 
 def implementations() -> list[tuple[str, str, str, str]]:
@@ -72,9 +69,9 @@ def implementations() -> list[tuple[str, str, str, str]]:
     An implementation that calls operators without a public name says so in its needs.
     """
     return [
-        (operation.name, way.name, way.needs if way.is_public else f"{way.needs}; private to PyTorch", way.measured)
+        (operation.name, name, way.needs if way.is_public else f"{way.needs}; private to PyTorch", way.measured)
         for operation in _operations
-        for way in operation.implementations
+        for name, way in operation.table.items()
     ]
 
 
@@ -121,7 +118,7 @@ def use_implementation(*names: Name) -> Iterator[dict[str, set[str]]]:
     """
     global _entered
     if not names:
-        raise ValueError(f"use_implementation needs at least one of {', '.join(_known_names())}")
+        raise ValueError(f"use_implementation needs at least one of {', '.join(_known_names(_operations))}")
     for name in names:
         check_implementation(name)
     before, ran = (_thread.preferred, _thread.records), dict[str, set[str]]()
@@ -138,60 +135,45 @@ def use_implementation(*names: Name) -> Iterator[dict[str, set[str]]]:
 
 def check_implementation(name: str, operation: Operation | None = None) -> None:
     """Raise ``ValueError`` for a name that no operation, or not this one, has."""
-    names = _known_names(operation)
+    names = _known_names(_operations if operation is None else [operation])
     if name not in names:
         raise ValueError(f"impl must be one of {', '.join(names)}, got {name!r}")
 
 
-def choose(operation: Operation, *call: Any, impl: Name = "auto") -> Name:
-    """The implementation that computes ``operation`` for a call with these arguments.
+def _known_names(operations: list[Operation]) -> list[str]:
+    return list(dict.fromkeys(["auto", "torch", *(name for operation in operations for name in operation.table)]))
 
-    Raises:
-        ValueError: where the one that was asked for cannot.
-    """
-    if impl == "auto" and not _entered:
-        return _automatic(operation, *call)
-    preferred = _thread.preferred if _entered and impl == "auto" else (impl,)
-    reasons: list[str] = []
-    for name in preferred:
-        chosen = _automatic(operation, *call) if name == "auto" else _named(operation, name, reasons, *call)
-        if chosen is not None:
-            break
-    else:
-        if not operation.is_plan:
-            names = ", ".join(repr(name) for name in (*preferred, "torch"))
-            raise ValueError(f"{'; '.join(reasons)}; choose 'auto' or 'torch', or use_implementation({names})")
-        chosen = _automatic(operation, *call)
+
+def compute(operation: Operation, *call: Any, impl: Name = "auto") -> Any:
+    """``operation`` of these arguments; raises ``ValueError`` where the implementation that was asked for cannot."""
+    return choose(operation, *call, impl=impl)(*call)
+
+
+def choose(operation: Operation, *call: Any, impl: Name = "auto") -> Callable[..., Any]:
+    """The function that computes ``operation`` of these arguments; raises as :func:`compute` does."""
+    chosen = _chosen_name(operation, call, impl)
     if _entered and not records_a_graph():
         for ran in _thread.records:
             ran.setdefault(operation.name, set()).add(chosen)
-    return chosen
+    return operation.table[chosen].compute
 
 
-def _automatic(operation: Operation, *call: Any, only_public: bool = False) -> Name:
-    """The first implementation that pays and can; the last one in any case."""
-    for way in operation.implementations[:-1]:
-        if (way.is_public or not only_public) and way.pays(*call) and way.why_not(*call) is None:
-            return way.name
-    return operation.implementations[-1].name
-
-
-def _named(operation: Operation, name: Name, reasons: list[str], *call: Any) -> Name | None:
-    """The implementation that ``name`` asks for; None where it cannot, and the reason."""
-    for way in operation.implementations:
-        if way.name == name:
-            reason = way.why_not(*call)
-            if reason is None:
-                return name
-            reasons.append(f"{name} cannot compute this {operation.name}: {reason}")
-            return None
-    if name == "torch":
-        return _automatic(operation, *call, only_public=True)
-    reasons.append(f"{name} cannot compute this {operation.name}: it has no such implementation")
-    return None
-
-
-def _known_names(operation: Operation | None = None) -> list[str]:
-    operations = _operations if operation is None else [operation]
-    names = [way.name for listed in operations for way in listed.implementations]
-    return list(dict.fromkeys(["auto", "torch", *names]))
+def _chosen_name(operation: Operation, call: tuple[Any, ...], impl: Name) -> Name:
+    names = _thread.preferred if _entered and impl == "auto" else (impl,)
+    reasons = []
+    for name in names:
+        if name == "auto":
+            break
+        way = operation.table.get(name)
+        reason = "it has no such implementation" if way is None else way.why_not(*call)
+        if reason is None:
+            return name
+        reasons.append(f"{name} cannot compute this {operation.name}: {reason}")
+    else:
+        if not operation.is_plan:
+            remedy = ", ".join(repr(name) for name in (*names, "torch"))
+            raise ValueError(f"{'; '.join(reasons)}; choose 'auto' or 'torch', or use_implementation({remedy})")
+    for name, way in operation.table.items():
+        if way.pays(*call) and way.why_not(*call) is None:
+            return name
+    raise AssertionError(f"the last implementation of {operation.name} must compute every call")

@@ -1,1 +1,0 @@
-"""One softmax over slots, exact tokens and a window: the operation, its parts and its implementations."""

@@ -1,1 +1,0 @@
-"""Causal Linformer attention: slots that are running means of what came before."""

@@ -1,0 +1,519 @@
+"""Slots chosen by the input: each pools the positions by a softmax of scores, begun at the means of segments.
+
+Scores are computed in blocks that nobody keeps. On a CPU a block leaves out the positions, or the slots, that are so
+far away that there is no weight between them.
+"""
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from torch_linformer.functional.cpu import by_flash
+from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.implementations import Implementation, compute, register
+from torch_linformer.functional.padding import Padding, check_padding_mask, justify, mask_of
+from torch_linformer.functional.pytorch import flash_attention, is_transformed, records_a_graph
+from torch_linformer.functional.slots import Slots
+
+STEEPNESS = 2.0  # of the prior at first: −2 at a distance of one segment
+HIDDEN = -1e30  # the score of padding, below any other, whose weight is then 0; −∞ less −∞ would be NaN
+LARGEST_SUM = 256  # that the weights of a block sum to, times a value within what float16 holds
+TINY = 1e-30  # the sum of no weights
+# Nats below the largest, where a weight is nothing: numbers near the smallest ones are ten times as slow.
+LOWEST_SCORE = -50.0
+ROUNDED = 1.02  # of norms in the type of the input: bfloat16 is off by less than a hundredth each
+FEWEST_SLOTS = 32  # at once, where some are left out: with fewer the calls take longer than the scores that they save
+SPAN = 512  # positions whose segments belong to slots that are computed at once, likewise
+
+
+def dynamic_slots(
+    queries: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    shift: Tensor | None = None,
+    log_steepness: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    mass: bool = False,
+) -> Slots:
+    r"""K slots that the input chooses: each pools the keys and the values by one softmax over the positions.
+
+    .. math::
+        P_{ij} = \mathrm{softmax}_i \Big( w_j \cdot k_i - 2 e^{a_j} \big( \tfrac{(i + ½) K}{n} - j - ½ - d_j \big)^2
+        \Big), \qquad \bar K = P^\top K, \quad \bar V = P^\top V
+
+    for the n real tokens of a row, counted by i. With w = a = d = 0 a slot is a smooth mean around a segment of the
+    row's own tokens. Time is O(M·K); no M × K array is kept for the backward pass.
+
+    Args:
+        queries: w, ``(H, K, D)``, or ``(K, D)`` for all heads.
+        key: ``(B, H, M, D)``.
+        value: ``(B, H, M, Dv)``.
+        shift: d, ``(K,)``, in segments; zeros by default.
+        log_steepness: a, ``(K,)``; zeros by default.
+        key_padding_mask: bool ``(B, M)``, True at padding, on any side and between tokens.
+        mass: add log n / K to the scores of each slot, the number of tokens that it stands for at first.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+
+    Source: arXiv 2107.02192 (dynamic projection, there without a prior); the prior is ours.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.functional import dynamic_slots
+        >>> key, value = torch.randn(2, 1, 4, 1000, 16)  # (B, H, M, D) each
+        >>> dynamic_slots(torch.zeros(32, 16), key, value, mass=True).keys.shape
+        torch.Size([1, 4, 32, 16])
+    """
+    heads, k = (1 if queries.dim() == 2 else queries.shape[0]), queries.shape[-2]
+    fits = queries.dim() in (2, 3) and key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]
+    if not fits or heads not in (1, key.shape[1]) or queries.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            "queries, key and value must be (H, K, D), (B, H, M, D) and (B, H, M, Dv), got "
+            f"{tuple(queries.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+        )
+    for name, parameter in (("shift", shift), ("log_steepness", log_steepness)):
+        if parameter is not None and parameter.shape != (k,):
+            raise ValueError(f"{name} must have one number a slot, ({k},), got {tuple(parameter.shape)}")
+    check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
+    (key, value), padding = justify(key_padding_mask, key, value)
+    tokens = torch.full((1,), key.shape[2], device=key.device) if padding is None else padding.tokens.squeeze(-1)
+    zeros = queries.new_zeros(k)
+    prior = SegmentPrior(zeros if shift is None else shift, zeros if log_steepness is None else log_steepness)
+    weights = queries.expand(key.shape[1], -1, -1)
+    pooled = pool(weights, prior, key, [key, value], tokens, padding_mask=mask_of(padding))
+    keys, values = (slots.to(x.dtype) for slots, x in zip(pooled.slots, (key, value), strict=True))
+    bias = (tokens.clamp(min=1).to(key.dtype) / k).log()[:, None, None].expand(-1, 1, k) if mass else None
+    return Slots(keys, values, None, bias)
+
+
+class SegmentPrior(NamedTuple):
+    r"""Where in its row each slot looks at first: :math:`p_{ij} = -2 e^{a_j} (t_i - c_j - d_j)^2`.
+
+    :math:`t_i = (i + ½) K / n` is the place of the i-th of a row's n real tokens, counted in segments, and
+    :math:`c_j = j + ½` the center of segment j.
+
+    Attributes:
+        shift: d, ``(K,)``, in segments.
+        log_steepness: a, ``(K,)``.
+        first: j of the first of these slots, which may be a part of all.
+        total: the number K of all slots, if these are a part.
+    """
+
+    shift: Tensor
+    log_steepness: Tensor
+    first: int = 0
+    total: int | None = None
+
+    def part(self, slots: slice) -> "SegmentPrior":
+        return SegmentPrior(self.shift[slots], self.log_steepness[slots], slots.start, self.shift.shape[0])
+
+    @property
+    def centers(self) -> Tensor:
+        """:math:`c_j + d_j`, ``(K,)``."""
+        dtype = torch.promote_types(self.shift.dtype, torch.float32)
+        index = torch.arange(self.first, self.first + self.shift.shape[0], device=self.shift.device, dtype=dtype)
+        return index + 0.5 + self.shift.to(dtype)
+
+    def distances(self, positions: slice, tokens: Tensor) -> Tensor:
+        """:math:`t_i - c_j - d_j`, ``(B or 1, K, m)``, for rows of ``tokens`` ``(B or 1,)`` real tokens."""
+        centers_K, num_slots = self.centers, self.shift.shape[0] if self.total is None else self.total
+        index = torch.arange(positions.start, positions.stop, device=tokens.device, dtype=centers_K.dtype)
+        places_Bm = (index + 0.5) * (num_slots / tokens.clamp(min=1).to(centers_K.dtype).unsqueeze(-1))
+        return places_Bm.unsqueeze(1) - centers_K.unsqueeze(-1)
+
+    @property
+    def steepness(self) -> Tensor:
+        """``(K, 1)``."""
+        exponents = self.log_steepness.to(torch.promote_types(self.log_steepness.dtype, torch.float32))
+        return STEEPNESS * exponents.exp().unsqueeze(-1)
+
+    def scores(self, distances: Tensor) -> Tensor:
+        """p, ``(B or 1, K, m)``."""
+        return -self.steepness * distances.square()
+
+    def gradients(self, grad_scores: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of d and a, from those of p ``(B, K, m)``."""
+        grad_shift = (grad_scores * distances).sum(dim=(0, 2)) * 2 * self.steepness.squeeze(-1)
+        grad_log_steepness = (grad_scores * self.scores(distances)).sum(dim=(0, 2))
+        return grad_shift, grad_log_steepness
+
+
+class Pooled(NamedTuple):
+    """Slots ``(B, H, K, X)`` of each sequence, at least float32, and the log of their weights' sum, ``(B, H, K, 1)``.
+
+    By these sums the slots of parts can be joined: a softmax over all positions is a mean of those over the parts.
+    """
+
+    slots: tuple[Tensor, ...]
+    log_mass: Tensor
+
+    def part(self, rows: slice, slots: slice) -> "Pooled":
+        """A view of some of them."""
+        return Pooled(tuple(x[rows, :, slots] for x in self.slots), self.log_mass[rows, :, slots])
+
+    def copy_(self, other: "Pooled") -> None:
+        for target, source in zip((*self.slots, self.log_mass), (*other.slots, other.log_mass), strict=True):
+            target.copy_(source)
+
+    def whole_rows(self, padding: Padding) -> "Pooled":
+        """Slots of whole rows, where these are of a piece of them."""
+        peak = padding.highest(self.log_mass.detach())
+        share = (self.log_mass - peak).exp()
+        joined = padding.total(torch.cat([*(x * share for x in self.slots), share], dim=-1))
+        *sums, mass = torch.split(joined, [*(x.shape[-1] for x in self.slots), 1], dim=-1)
+        return Pooled(tuple(x / mass for x in sums), peak + mass.log())
+
+    def joined(self, other: "Pooled") -> "Pooled":
+        """Slots of the positions of both."""
+        log_mass = torch.logaddexp(self.log_mass, other.log_mass)
+        share, rest = (self.log_mass - log_mass).exp(), (other.log_mass - log_mass).exp()
+        return Pooled(tuple(x * share + y * rest for x, y in zip(self.slots, other.slots, strict=True)), log_mass)
+
+
+class Place(NamedTuple):
+    """Where positions stand: see :func:`pool`."""
+
+    tokens: Tensor
+    first: int
+    padding: Tensor | None
+
+    def part(self, rows: slice, positions: slice, is_real: bool) -> "Place":
+        tokens = self.tokens if len(self.tokens) == 1 else self.tokens[rows]
+        padding = None if self.padding is None or is_real else self.padding[rows, positions]
+        return Place(tokens, self.first + positions.start, padding)
+
+    def hide_(self, scores: Tensor, value: float) -> Tensor:
+        """``scores`` ``(B, H, K, m)`` with ``value`` at padding, in place."""
+        return scores if self.padding is None else scores.masked_fill_(self.padding[:, None, None, :], value)
+
+    def distances(self, prior: SegmentPrior, length: int) -> Tensor:
+        return prior.distances(slice(self.first, self.first + length), self.tokens)
+
+
+def pool(
+    queries: Tensor,
+    prior: SegmentPrior,
+    scored: Tensor,
+    pooled: Sequence[Tensor],
+    tokens: Tensor,
+    *,
+    first: int = 0,
+    padding_mask: Tensor | None = None,
+) -> Pooled:
+    r"""K slots :math:`P^\top X` of M positions, :math:`P_{ij} = \mathrm{softmax}_i(w_j \cdot k_i + p_{ij})`, unchecked.
+
+    It is one attention of K learned queries to the positions, whose scores are computed again in the backward pass. As
+    for SDPA there is no gradient of the gradient; compiled graphs and the transforms of ``torch.func`` compute all
+    scores at once.
+
+    Args:
+        queries: w, ``(H, K, D)``, or ``(K, D)`` for one head.
+        prior: p.
+        scored: k, ``(B, H, M, D)``.
+        pooled: sequences ``(B, H, M, X)``.
+        tokens: real tokens of each whole row, ``(B or 1,)``; they stand before the padding.
+        first: the place of position 0 in its row, of which these M positions may be a part.
+        padding_mask: bool ``(B, M)``, True at padding, which gets no weight.
+    """
+    device = scored.device.type
+    has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
+    if has_autocast and torch.is_autocast_enabled(device) and scored.dtype != torch.float64:
+        # The backward pass, which computes the scores again, is not under autocast.
+        dtype = torch.get_autocast_dtype(device)
+        queries, scored, pooled = queries.to(dtype), scored.to(dtype), [x.to(dtype) for x in pooled]
+    queries = queries if queries.dim() == 3 else queries.unsqueeze(0)
+    with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
+        slots: Pooled = compute(POOLING, queries, prior, scored, Place(tokens, first, padding_mask), pooled)
+    return slots
+
+
+def _pool(
+    by_flash: bool, queries: Tensor, prior: SegmentPrior, scored: Tensor, place: Place, pooled: Sequence[Tensor]
+) -> Pooled:
+    if records_a_graph() or is_transformed():
+        scores = _scores(queries, prior, scored, place)
+        return Pooled(_mix(_softmax(scores, place), pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
+    parts = queries, prior.shift, prior.log_steepness, scored, place, by_flash, *pooled
+    *slots, log_mass = Pool.apply(*parts)  # type: ignore[no-untyped-call]
+    return Pooled(tuple(slots), log_mass)
+
+
+def _why_not_flash(
+    queries: Tensor, prior: SegmentPrior, scored: Tensor, place: Place, pooled: Sequence[Tensor]
+) -> str | None:
+    if any(x.shape != scored.shape for x in pooled) or scored.numel() == 0:
+        return "what is scored and what is pooled must be of one size"
+    return None
+
+
+POOLING = register(
+    "slots chosen by the input",
+    {
+        "flash": by_flash(functools.partial(_pool, True), _why_not_flash),
+        "torch": Implementation(functools.partial(_pool, False)),
+    },
+)
+
+
+def pooling_weights(
+    queries: Tensor, prior: SegmentPrior, scored: Tensor, tokens: Tensor, padding_mask: Tensor | None
+) -> Tensor:
+    """P of :func:`pool` itself, ``(B, H, K, M)``, to look at."""
+    place = Place(tokens, 0, padding_mask)
+    return _softmax(_scores(queries, prior, scored, place), place)
+
+
+def _scores(queries: Tensor, prior: SegmentPrior, scored: Tensor, place: Place) -> Tensor:
+    """The scores ``(B, H, K, M)``, at least float32."""
+    products = queries @ scored.transpose(-2, -1)
+    scores = products.to(torch.promote_types(products.dtype, torch.float32))
+    scores = scores + prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1)
+    return scores if place.padding is None else scores.masked_fill(place.padding[:, None, None, :], HIDDEN)
+
+
+def _softmax(scores: Tensor, place: Place) -> Tensor:
+    """P ``(B, H, K, M)``; zeros in rows of nothing but padding."""
+    weights = torch.softmax(scores, dim=-1)
+    return weights if place.padding is None else weights.masked_fill(place.padding[:, None, None, :], 0.0)
+
+
+def _mix(weights: Tensor, sequences: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    rounded = {x.dtype: weights.to(x.dtype) for x in sequences}  # once for all of a kind
+    return tuple((rounded[x.dtype] @ x).to(weights.dtype) for x in sequences)
+
+
+class Reach:
+    r"""Which slots have any weight at which positions; arguments are those of :func:`pool`.
+
+    A weight is nothing where its score lies more than :data:`LOWEST_SCORE` below that of the token nearest to the
+    slot's center. Of the scores :math:`|w_j \cdot k_i| \le |w_j| \max_i |k_i|` is known, so none has to be computed:
+    beyond a distance of some segments the prior alone decides. Devices that compute while Python goes on are not
+    asked for numbers, and leave nothing out; nor is anything left out where one block holds all positions.
+    """
+
+    def __init__(self, queries: Tensor, prior: SegmentPrior, scored: Tensor, tokens: Tensor, first: int) -> None:
+        (_, heads, self.length, _), self.num_slots, self.first = scored.shape, queries.shape[1], first
+        plain = type(scored) is Tensor and scored.device.type == "cpu"  # a fake tensor has no numbers
+        at_once = sizes_for(scored.device).pooled_scores // (heads * self.num_slots)
+        self.leaves_out = plain and self.length > max(1, at_once)
+        if self.leaves_out:
+            norms = torch.linalg.vector_norm(queries, dim=-1).amax(dim=0).double()
+            bounds_K = norms * torch.linalg.vector_norm(scored, dim=-1).max().double() * ROUNDED
+            self.tokens = tokens.numpy()
+            segment_B1 = self.num_slots / tokens.clamp(min=1).double().unsqueeze(-1)
+            centers_K, steepness_K = prior.centers.double(), prior.steepness[:, 0].double()
+            outside_K = (-centers_K).clamp(min=0) + (centers_K - self.num_slots).clamp(min=0)
+            farthest_BK = ((outside_K + segment_B1 / 2).square() + (2 * bounds_K - LOWEST_SCORE) / steepness_K).sqrt()
+            # Where a number is missing, everything is in reach.
+            begin_BK = ((centers_K - farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=-math.inf)
+            end_BK = ((centers_K + farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=math.inf)
+            self.begin, self.end = begin_BK.numpy(), end_BK.numpy()
+
+    def is_real(self, rows: slice, positions: slice) -> bool:
+        """Whether no position there is known to be padding."""
+        return self.leaves_out and bool(self.first + positions.stop <= _rows_of(rows, self.tokens).min())
+
+    def positions(self, rows: slice, slots: slice) -> slice:
+        """The positions from the first to the last that has a weight in one of these slots."""
+        if not self.leaves_out:
+            return slice(0, self.length)
+        begin, end = (_rows_of(rows, x)[:, slots] for x in (self.begin, self.end))
+        stop = min(self.first + self.length, _rows_of(rows, self.tokens).max())  # after it is padding
+        first, last = math.ceil(max(begin.min(), self.first)), math.floor(min(end.max(), stop - 1))
+        return slice(first - self.first, max(first, last + 1) - self.first)
+
+
+def _rows_of(rows: slice, array: Any) -> Any:
+    """What belongs to these rows; one row stands for all."""
+    return array if len(array) == 1 else array[rows]
+
+
+class Block(NamedTuple):
+    """Slots and positions of some rows of a batch."""
+
+    rows: slice
+    slots: slice
+    positions: slice
+
+    def take(self, sequence: Tensor) -> Tensor:
+        """Its positions of a sequence ``(B, H, M, X)``."""
+        return sequence[self.rows, :, self.positions]
+
+
+def blocks_of_slots(reach: Reach, queries: Tensor, scored: Tensor) -> Iterator[Block]:
+    """Slots at once, and the positions that they reach: of several rows, or of one where positions are left out."""
+    (batch, heads, length, _), num_slots = scored.shape, queries.shape[1]
+    size = max(1, sizes_for(scored.device).pooled_scores // heads)
+    rows = 1 if reach.leaves_out else max(1, size // max(1, num_slots * length))
+    slots_at_once = max(FEWEST_SLOTS, SPAN * num_slots // length) if reach.leaves_out else num_slots
+    for row in range(0, batch, rows):
+        block_rows = slice(row, row + rows)
+        start = 0
+        while start < num_slots:
+            slots = slice(start, min(start + slots_at_once, num_slots))
+            positions = reach.positions(block_rows, slots)
+            fitting = max(1, size // max(1, positions.stop - positions.start))
+            if fitting < slots.stop - start:
+                slots = slice(start, start + fitting)
+                positions = reach.positions(block_rows, slots)
+            if positions.start < positions.stop:
+                yield Block(block_rows, slots, positions)
+            start = slots.stop
+
+
+class Pool(torch.autograd.Function):
+    """:func:`pool` in blocks of scores that are not kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        shift: Tensor,
+        log_steepness: Tensor,
+        scored: Tensor,
+        place: Place,
+        by_flash: bool,
+        *pooled: Tensor,
+    ) -> tuple[Tensor, ...]:
+        prior = SegmentPrior(shift, log_steepness)
+        # At first slots of no positions: zeros, without weight.
+        shape, dtype = (*scored.shape[:2], queries.shape[1]), torch.promote_types(scored.dtype, torch.float32)
+        zeros = tuple(x.new_zeros(*shape, x.shape[-1], dtype=dtype) for x in pooled)
+        slots = Pooled(zeros, scored.new_full((*shape, 1), HIDDEN, dtype=dtype))
+        reach = Reach(queries, prior, scored, place.tokens, place.first)
+        pool_block = _pool_by_flash if by_flash else _pool_in_place
+        for block in blocks_of_slots(reach, queries, scored):
+            block_place = place.part(block.rows, block.positions, reach.is_real(block.rows, block.positions))
+            block_slots = pool_block(
+                queries[:, block.slots],
+                prior.part(block.slots),
+                block.take(scored),
+                [block.take(x) for x in pooled],
+                block_place,
+            )
+            slots.part(block.rows, block.slots).copy_(block_slots)
+        ctx.place, ctx.reach = place, reach
+        ctx.save_for_backward(queries, shift, log_steepness, scored, *pooled)
+        return (*slots.slots, slots.log_mass)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        queries, shift, log_steepness, scored, *pooled = ctx.saved_tensors
+        prior, place, reach = SegmentPrior(shift, log_steepness), ctx.place, ctx.reach
+        grad_log_mass = grad_outputs[-1]
+        grad_slots = [grad.to(x.dtype) for grad, x in zip(grad_outputs[:-1], pooled, strict=True)]
+        grad_queries = grad_log_mass.new_zeros(queries.shape)
+        grad_shift, grad_log_steepness = grad_log_mass.new_zeros(2, *shift.shape)
+        blocks = list(blocks_of_slots(reach, queries, scored))
+        are_whole = not reach.leaves_out and all(x.slots.stop - x.slots.start == reach.num_slots for x in blocks)
+        grad_sequences = _SequenceGradients([scored, *pooled], are_whole, grad_log_mass.dtype)
+        for block in blocks:
+            rows, slots = block.rows, block.slots
+            block_prior = prior.part(slots)
+            block_place = place.part(rows, block.positions, reach.is_real(rows, block.positions))
+            keys = block.take(scored)
+            # Normalised by their own sum: the forward pass has rounded its scores, and so its sum, in another way.
+            weights, mass, _ = _weights_in_place(queries[:, slots], block_prior, keys, block_place)
+            weights.div_(mass)
+            products = []
+            for index, (sequence, grad) in enumerate(zip(pooled, grad_slots, strict=True), start=1):
+                grad = grad[rows, :, slots]
+                products.append((grad @ block.take(sequence).transpose(-2, -1)).to(weights.dtype))
+                grad_sequences.add(index, block, weights.transpose(-2, -1).to(grad.dtype) @ grad)
+            grad_weights = functools.reduce(Tensor.add_, products)
+            # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P); that of the logarithm of its sum is P.
+            grad_scores = grad_weights.mul_(weights)
+            mean = grad_scores.sum(dim=-1, keepdim=True) - grad_log_mass[rows, :, slots]
+            grad_scores.addcmul_(weights, mean, value=-1.0)
+            distances = block_place.distances(block_prior, keys.shape[2])
+            block_shift, block_log_steepness = block_prior.gradients(grad_scores.sum(dim=1), distances)
+            grad_shift[slots] += block_shift
+            grad_log_steepness[slots] += block_log_steepness
+            grad_scores = grad_scores.to(keys.dtype)
+            grad_queries[:, slots] += (grad_scores @ keys).sum(dim=0)
+            grad_sequences.add(0, block, grad_scores.transpose(-2, -1) @ queries[:, slots])
+        grad_scored, *grad_pooled = grad_sequences.total()
+        return (
+            grad_queries.to(queries.dtype),
+            grad_shift.to(shift.dtype),
+            grad_log_steepness.to(log_steepness.dtype),
+            grad_scored,
+            None,
+            None,
+            *grad_pooled,
+        )
+
+
+class _SequenceGradients:
+    """Gradients of sequences ``(B, H, M, X)``, of which each block of slots has a share, summed in ``dtype``.
+
+    Where a block has all slots of its rows, its share is all there is.
+    """
+
+    def __init__(self, sequences: Sequence[Tensor], is_whole: bool, dtype: torch.dtype) -> None:
+        self.is_whole, self.dtypes = is_whole, [x.dtype for x in sequences]
+        make = torch.empty_like if is_whole else torch.zeros_like
+        self.sums = [make(x, dtype=None if is_whole else dtype) for x in sequences]
+
+    def add(self, index: int, block: Block, share: Tensor) -> None:
+        part = block.take(self.sums[index])
+        part.copy_(share) if self.is_whole else part.add_(share)
+
+    def total(self) -> list[Tensor]:
+        return [x.to(dtype) for x, dtype in zip(self.sums, self.dtypes, strict=True)]
+
+
+def _pool_in_place(
+    queries: Tensor, prior: SegmentPrior, scored: Tensor, pooled: Sequence[Tensor], place: Place
+) -> Pooled:
+    """Of all positions, by one product after the other."""
+    weights, mass, peaks = _weights_in_place(queries, prior, scored, place)
+    return Pooled(tuple(x.div_(mass) for x in _mix(weights, pooled)), mass.log().add_(peaks))
+
+
+def _weights_in_place(
+    queries: Tensor, prior: SegmentPrior, scored: Tensor, place: Place
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights ``(B, H, K, m)``; what they sum to; and the logarithm of what they are divided by.
+
+    At least float32, outside of autograd, in the memory of their scores: fresh memory for each step would cost more
+    than the step.
+    """
+    products = queries @ scored.transpose(-2, -1)
+    scores = products.to(torch.promote_types(products.dtype, torch.float32))
+    scores.add_(prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1))
+    place.hide_(scores, HIDDEN)
+    peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / LARGEST_SUM)))
+    weights = place.hide_(scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_(), 0.0)
+    return weights, weights.sum(dim=-1, keepdim=True).clamp_(min=TINY), peaks
+
+
+def _pool_by_flash(
+    queries: Tensor, prior: SegmentPrior, scored: Tensor, pooled: Sequence[Tensor], place: Place
+) -> Pooled:
+    """The same by the operator below SDPA: its scores never leave the caches."""
+    bias = prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1)
+    bias = bias.to(torch.promote_types(scored.dtype, torch.float32))
+    if place.padding is not None:
+        bias = bias.masked_fill(place.padding[:, None, None, :], -math.inf)
+    queries = queries.expand(len(scored), *queries.shape)
+    slots = []
+    for sequence in pooled:
+        means, log_mass = flash_attention(queries, scored, sequence, mask=bias, scale=1.0)
+        slots.append(means)
+    result = Pooled(tuple(slots), log_mass.unsqueeze(-1))
+    if place.padding is not None:  # a mean of nothing but padding is no number
+        empty = place.padding.all(dim=-1)[:, None, None, None]
+        result.log_mass.masked_fill_(empty, HIDDEN)
+        for means in slots:
+            means.masked_fill_(empty, 0.0)
+    return result

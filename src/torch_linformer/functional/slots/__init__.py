@@ -1,1 +1,0 @@
-"""Slots of sequences: by a matrix, of segments, chosen by the input."""
