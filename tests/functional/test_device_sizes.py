@@ -7,7 +7,6 @@ from calls import attend_causally, attend_with_window
 from torch_linformer.functional import causal, device_sizes
 from torch_linformer.functional.causal import SlotWeights
 from torch_linformer.functional.dynamic import Reach, SegmentPrior, blocks_of_slots
-from torch_linformer.nn import LinformerAttention
 
 pytestmark = pytest.mark.cpu("its sizes, against those of all other devices, for which 'meta' stands")
 META = torch.device("meta")  # tensors without numbers, on which whatever is not a CPU's path runs here
@@ -66,8 +65,8 @@ def test_pooled_scores_of_another_device_are_one_block():
 
 
 def test_inference_takes_queries_in_pieces_on_a_cpu_only():
-    attention = LinformerAttention(8, 2, max_len=16, k=4)
+    cpu, meta = torch.device("cpu"), torch.device(META)
+    assert device_sizes.queries_at_once(1025, cpu) is None
     with torch.no_grad():
-        assert attention._rows_at_once(torch.empty(1, 1025, 8), False) == 1024
-        assert attention._rows_at_once(torch.empty(1, 1024, 8), False) is None
-        assert attention._rows_at_once(torch.empty(1, 1025, 8, device=META), False) is None
+        assert [device_sizes.queries_at_once(length, cpu) for length in (1024, 1025)] == [None, 1024]
+        assert device_sizes.queries_at_once(1025, meta) is None
