@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
@@ -50,8 +51,12 @@ def _version() -> str:
 
 
 def _forget(folder: Path) -> None:
+    states = []
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process has renamed or forgotten it
+            states.append((file.stat().st_mtime, file.stat().st_size, file))
     total = 0
-    for file in sorted(folder.iterdir(), key=lambda file: -file.stat().st_mtime):
-        total += file.stat().st_size
+    for _, size, file in sorted(states, reverse=True):
+        total += size
         if total > MOST_BYTES:
             file.unlink(missing_ok=True)
