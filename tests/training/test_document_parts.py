@@ -231,6 +231,14 @@ def test_a_training_that_wins_is_kept(source_of, data_of, train_quickly, tmp_pat
     assert scores["accuracy"] == metrics_of(tmp_path / "run")["accuracy"] > 0.9
 
 
+def test_a_trained_encoder_reads_nothing_for_the_baselines(source, data_of, train_quickly, tmp_path):
+    """What it would read would be kept as what the encoder reads that it was."""
+    options = {**TRAINED, **data_of(row=long_row), "lexical": "none", "baseline": True, "max_steps": 1}
+    train_quickly(tmp_path / "run", from_model=source, **options)
+    metrics = metrics_of(tmp_path / "run")
+    assert {"words_accuracy", "stack_accuracy"} <= metrics.keys() and "first_window_accuracy" not in metrics
+
+
 def test_a_killed_training_of_the_encoder_goes_on(source, data_of, train_quickly, tmp_path):
     options = {**TRAINED, **data_of(), "lexical": "auto", "learning_rate": 1e-3, "from_model": source}
     train_quickly(tmp_path / "whole", moments=tmp_path / "moments", **options)

@@ -186,7 +186,8 @@ class DocumentParts:
         rows: dict[str, dict[str, Any]] = {}
         if not self.settings.with_lexical_part:
             rows["words"] = self._scores(weigh([self.words], self.targets), self.targets)
-        if self.states and window is not None and max(self.data.test.windows["length"]) > window:
+        reads = self.settings.frozen and window is not None  # an encoder that was trained is another reader
+        if reads and max(self.data.test.windows["length"]) > cast(int, window):
             rows["first_window"] = self._scores(weigh([self.reader(window)], self.targets), self.targets)
         if isinstance(task, Classification):
             texts = [part["text"][:] for part in (self.documents, self.data.splits.test)]
