@@ -25,4 +25,4 @@ for name, model, rows in (("original, 32 windows", original, windows), ("linear,
     with torch.inference_mode():
         vectors.append(model(rows).last_hidden_state.mean(dim=(0, 1)))
     print(f"{name}, seconds: {time.perf_counter() - start:.1f}")
-print(f"cosine of the two vectors: {torch.cosine_similarity(*vectors, dim=0).item():.3f}")
+print(f"cosine of the two vectors: {torch.cosine_similarity(vectors[0], vectors[1], dim=0).item():.3f}")
