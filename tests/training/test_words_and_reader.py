@@ -1,6 +1,7 @@
 """Two parts of a model, each judged by fits that have not seen a document, and weighed by what that says."""
 
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch.testing import assert_close
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.tasks.linear_classifiers import LinearClassifier
+from torch_linformer.tasks.linear_classifiers import LinearClassifier, Weights
 from torch_linformer.tasks.word_features import WordCounts
 from torch_linformer.training import words_and_reader
 from torch_linformer.training.words_and_reader import (
@@ -92,10 +93,20 @@ def test_few_documents_have_folds(labels):
 def test_the_best_factors():
     labels = torch.randint(2, (400,), generator=torch.Generator().manual_seed(3))
     logits = noisy(labels, 1.0, 5, classes=2) * 0.01
-    (factor,), loss = fit_factors([logits], cross_entropy, labels)
-    tried = [cross_entropy(logits * factor * by, labels).item() for by in (0.8, 0.9, 1.1, 1.25)]
+    (factor,), bias, loss = fit_factors([logits], cross_entropy, labels)
+    tried = [cross_entropy(logits * factor * by + bias, labels).item() for by in (0.8, 0.9, 1.1, 1.25)]
     assert factor > 50 and loss < min(tried), "the spread of the logits makes no difference"
-    assert loss == pytest.approx(cross_entropy(logits * factor, labels).item())
+    assert loss == pytest.approx(cross_entropy(logits * factor + bias, labels).item())
+
+
+def test_a_bias_that_is_wrong_is_made_right():
+    """As one is that a support vector machine gives rare labels."""
+    labels = torch.randint(2, (400,), generator=torch.Generator().manual_seed(3))
+    logits = noisy(labels, 1.0, 5, classes=2)
+    wrong = logits + torch.tensor([3.0, 0.0])
+    loss = fit_factors([wrong], cross_entropy, labels).loss
+    assert loss == pytest.approx(fit_factors([logits], cross_entropy, labels).loss, abs=0.02)
+    assert loss < min(cross_entropy(wrong * factor, labels).item() for factor in np.linspace(0.1, 2, 20)) - 0.05
 
 
 def test_a_part_that_knows_nothing_has_little_weight_and_one_that_errs_has_none(targets, labels):
@@ -116,7 +127,8 @@ def test_two_parts_are_better_than_each(targets, labels):
     assert cross_entropy(summed, targets.known).item() == pytest.approx(
         targets.loss(*(p.judged for p in parts)), abs=1e-6
     )
-    assert_close(both[0].unseen, parts[0].unseen * both[0].factor)
+    assert_close(both[0].unseen, parts[0].unseen * both[0].factor + both[0].bias)
+    assert_close(both[1].unseen, parts[1].unseen * both[1].factor)
 
 
 def states_of(labels, channels=6, seed=0):
@@ -131,18 +143,18 @@ def test_the_reader_is_the_best_ridge_regression_on_standardized_states(targets,
     states, unseen = states_of(labels), states_of(labels[:30], seed=9)
     found = fit_reader(states, unseen, targets)
     z = (states - states.mean(0)) / states.std(0, correction=0)
-    expected = LogisticRegression(C=1 / (0.1 * NUMBER), tol=1e-8, max_iter=1000).fit(z, labels)
+    learned, rows = targets.folds[0]
+    model = LogisticRegression(C=1 / (0.1 * len(learned)), tol=1e-8, max_iter=1000)  # in folds and among all the same
+    expected = model.fit(z, labels)
     logits = torch.from_numpy(expected.decision_function((unseen - states.mean(0)) / states.std(0, correction=0)))
     assert_close(
         found.unseen - found.unseen.mean(1, True), logits.float() - logits.float().mean(1, True), atol=2e-3, rtol=1e-2
     )
     weight, bias = found.layer
     assert_close(found.unseen, unseen @ weight.T + bias)
-    learned, rows = targets.folds[0]
     order = torch.from_numpy(targets.judged)
-    fold = LogisticRegression(C=1 / (0.1 * len(learned)), tol=1e-8, max_iter=1000)
-    fold.fit(z[order][learned], labels[order][learned])
-    by_fold = torch.from_numpy(fold.decision_function(z[order][rows])).float()
+    by_fold = model.fit(z[order][learned], labels[order][learned]).decision_function(z[order][rows])
+    by_fold = torch.from_numpy(by_fold).float()
     judged = found.judged[rows]
     assert_close(judged - judged.mean(1, True), by_fold - by_fold.mean(1, True), atol=2e-3, rtol=1e-2)
 
@@ -212,8 +224,16 @@ def test_words_are_judged_by_fits_that_have_not_seen_them(texts, counted, monkey
     assert_close(by_head.double(), found.unseen, atol=1e-4, rtol=1e-4)
 
 
+@dataclass(frozen=True)
+class Guess:
+    """Knows nothing of the features."""
+
+    def fit(self, features, targets, *, balanced=False):
+        return Weights(np.zeros((targets.shape[1], features.shape[1])), np.zeros(targets.shape[1]))
+
+
 def test_the_words_model_is_the_one_with_the_least_loss_out_of_fold(texts, counted, monkeypatch):
-    good, bad = LinearClassifier(), LinearClassifier(cost=1e-7)
+    good, bad = LinearClassifier(), Guess()
     targets = Targets(texts[1], 3, cross_entropy)
     for models in ((bad, good), (good, bad)):
         monkeypatch.setattr(words_and_reader, "CLASSIFIERS", models)

@@ -208,7 +208,7 @@ class DocumentParts:
     def _weighed(self, parts: Sequence[LinearPart], targets: Targets) -> Weighed:
         """The parts times their weights, put into the model, and the scores of each alone and of both."""
         weighed = processes.on_main(lambda: weigh(parts, targets))
-        rows = {part.name: [part] if len(parts) == 1 else weigh([part], targets) for part in weighed}
+        rows = {part.name: weigh([part], targets) for part in parts}
         if len(parts) > 1:
             rows[SUM] = weighed
         by_name = {name: self._scores(row, targets) for name, row in rows.items()}
@@ -253,22 +253,23 @@ class DocumentParts:
     @torch.no_grad()
     def _put(self, parts: Sequence[LinearPart]) -> None:
         """Let the model add these parts."""
-        model, rest = self.model, 0.0
+        model, rest, bias = self.model, 0.0, torch.zeros(())
         for part in parts:
+            added = torch.zeros(()) if part.bias is None else part.bias
             if isinstance(part.layer, LexicalHead):
                 model.config.lexical_features = len(part.layer.codes)
                 model.config.lexical_letters = 0 if part.layer.letters is None else part.layer.letters.shape[1]
                 head = copy.deepcopy(part.layer)
-                head.weight.mul_(part.factor)
-                head.bias.mul_(part.factor)
+                multiply(head, part.factor)
+                head.bias.add_(added)
                 model.lexical, self.task.lexical = head.to(device=model.device, dtype=model.dtype), True
-            elif part.layer is not None:
+                continue
+            if part.layer is not None:
                 for tensor, values in zip((model.classifier.weight, model.classifier.bias), part.layer, strict=True):
                     tensor.copy_(values)
-                rest = part.factor
-            else:
-                rest = part.factor
+            rest, bias = part.factor, added
         multiply(model.classifier, rest)
+        model.classifier.bias.add_(bias.to(model.classifier.bias))
 
 
 def worth_of_parts(weighed: Weighed, task: Task) -> str:

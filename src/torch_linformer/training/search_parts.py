@@ -140,7 +140,7 @@ def _factors(folds: Sequence[Fold], words: str, vectors: str) -> tuple[float, fl
             mask.append(torch.nn.functional.pad(torch.from_numpy(known), missing))
     loss = partial(surprise, relevant=torch.cat(masks[0]), candidates=torch.cat(masks[1]))
     stacked = torch.stack([torch.cat(part) for part in parts], dim=-1)
-    a, b = least_factors(stacked, [SCALE, SCALE], loss).clamp(min=0).tolist()
+    a, b = least_factors(stacked, [SCALE, SCALE], loss)[0].clamp(min=0).tolist()
     return (a, b) if a + b > 0 else (1.0, 1.0)
 
 

@@ -1,11 +1,11 @@
 r"""A model for whole documents as the sum of two linear parts: words, and the states of an encoder that stays as it is.
 
-.. math:: z = a \, (W_w x + b_w) + c \, (W_r p + b_r)
+.. math:: z = a \, (W_w x + b_w) + c \, (W_r p + b_r) + b
 
 x are the TF-IDF features of a document's words (:class:`~torch_linformer.models.lexical_head.LexicalHead`), p is the
 pooled state of the reader. How each part is fitted is chosen by cross-validation over all documents that are not held
-out, and so are the weights a and c: those with which the decisions of the folds, each by a fit that has not seen the
-document, make the labels most likely. Then both parts are fitted to all of these documents (stacked generalization,
+out, and so are the weights a and c, and b: those with which the decisions of the folds, each by a fit that has not seen
+the document, make the labels most likely. Then both parts are fitted to all of these documents (stacked generalization,
 Wolpert 1992, with a linear combination of weights that are not negative, Breiman 1996).
 """
 
@@ -44,6 +44,7 @@ class LinearPart:
         layer: what gives a model these logits: a lexical head, or the weight and the bias of a linear layer; None where
             its classifier does.
         factor: of what ``layer`` gives.
+        bias: added to that, ``(labels,)``; None for none.
     """
 
     name: str
@@ -52,6 +53,7 @@ class LinearPart:
     unseen: Tensor
     layer: Any
     factor: float = 1.0
+    bias: Tensor | None = None
 
 
 class Targets:
@@ -105,7 +107,7 @@ class Targets:
 
     def loss(self, *judged: Tensor) -> float:
         """The loss of logits of the judged documents, or of a sum of several, with the best factors."""
-        return fit_factors(judged, self.loss_of, self.known)[1]
+        return fit_factors(judged, self.loss_of, self.known).loss
 
 
 def _folds(
@@ -215,53 +217,72 @@ def _ridge_path(
 
 
 def weigh(parts: Sequence[LinearPart], targets: Targets) -> list[LinearPart]:
-    """The parts times the weights with which their sum is best for the judged documents."""
-    factors, _ = fit_factors([part.judged for part in parts], targets.loss_of, targets.known)
-    return [
+    """The parts times the weights with which their sum is best for the judged documents, the first with the bias."""
+    factors, bias, _ = fit_factors([part.judged for part in parts], targets.loss_of, targets.known)
+    weighed = [
         replace(part, judged=part.judged * factor, unseen=part.unseen * factor, factor=part.factor * factor)
         for part, factor in zip(parts, factors, strict=True)
     ]
+    first = weighed[0]
+    return [replace(first, judged=first.judged + bias, unseen=first.unseen + bias, bias=bias), *weighed[1:]]
 
 
-def fit_factors(parts: Sequence[Tensor], loss_of: LossOf, labels: Tensor) -> tuple[list[float], float]:
-    r"""The factors, 0 or more, of some logits with the least loss of their sum, and that loss.
+class Factors(NamedTuple):
+    """What makes a sum of logits best: a factor of each, a bias of each label, and the loss with them."""
 
-    .. math:: \arg\min_{s \ge 0} \; L\Big(\sum_i \frac{s_i}{\sigma_i} z_i\Big) + \frac{\lVert s - 1 \rVert^2}{n}
+    each: list[float]
+    bias: Tensor
+    loss: float
+
+
+def fit_factors(parts: Sequence[Tensor], loss_of: LossOf, labels: Tensor) -> Factors:
+    r"""The factors, 0 or more, and the bias with the least loss of the sum of some logits ``(n, labels)``.
+
+    .. math:: \arg\min_{s \ge 0,\, b} \; L\Big(\sum_i \frac{s_i}{\sigma_i} z_i + b\Big)
+        + \frac{\lVert s - 1 \rVert^2 + \lVert b \rVert^2}{n}
 
     where :math:`\sigma_i` is the spread of the logits :math:`z_i` of n documents. The second term keeps few documents,
-    all of them right, from asking for infinite factors.
+    all of them right, from asking for infinite factors. Each part has a bias of its own for rare labels: in a sum, and
+    in the decisions of a support vector machine, which are no likelihoods, it needs to be fitted anew.
     """
     spreads = [max(float(part.double().std()), 1e-12) for part in parts]
     stacked = torch.stack([part.double() / spread for part, spread in zip(parts, spreads, strict=True)], dim=-1)
     used, best = list(range(len(parts))), torch.zeros(len(parts), dtype=torch.float64)
     while True:
-        factors = least_factors(stacked[..., used], [1.0] * len(used), lambda z: loss_of(z, labels))
+        outputs = stacked.shape[1]
+        factors, bias = least_factors(stacked[..., used], [1.0] * len(used), lambda z: loss_of(z, labels), outputs)
         if len(used) == 1 or bool((factors > 0).all()):
             best[used] = factors.clamp(min=LEAST)  # logits that say nothing keep their order
             break
         used = [number for number, factor in zip(used, factors.tolist(), strict=True) if factor > 0] or used[:1]
     with torch.no_grad():
-        least = float(loss_of(stacked @ best, labels))
-    return [factor / spread for factor, spread in zip(best.tolist(), spreads, strict=True)], least
+        least = float(loss_of(stacked @ best + bias, labels))
+    return Factors([factor / spread for factor, spread in zip(best.tolist(), spreads, strict=True)], bias, least)
 
 
-def least_factors(stacked: Tensor, expected: Sequence[float], loss_of: Callable[[Tensor], Tensor]) -> Tensor:
-    r"""The factors s of what is stacked along the last axis, near those expected, in float64.
+def least_factors(
+    stacked: Tensor, expected: Sequence[float], loss_of: Callable[[Tensor], Tensor], outputs: int = 0
+) -> tuple[Tensor, Tensor]:
+    r"""The factors s of what is stacked along the last axis, near those expected, and a bias b near 0, in float64.
 
-    .. math:: \arg\min_s \; L(X s) + \frac{\lVert s - c \rVert^2}{n \max(1, c_1, c_2, \dots)^2}
+    .. math:: \arg\min_{s, b} \; L(X s + b) + \frac{1}{n} \left( \frac{\lVert s - c \rVert^2}{\max(1, c_1, \dots)^2}
+        + \lVert b \rVert^2 \right)
 
-    for the n rows of X ``(n, …, parts)`` and the expected factors c.
+    for the n rows of X ``(n, outputs, parts)`` and the expected factors c; without ``outputs`` X has any shape
+    ``(n, …, parts)`` and b is none.
     """
     center = torch.tensor(expected, dtype=torch.float64)
     factors, stacked = center.clone().requires_grad_(), stacked.double()
-    optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
+    bias = torch.zeros(outputs, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([factors, bias], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
         apart = (factors - center) / max(1.0, *expected)
-        total = loss_of(stacked @ factors) + apart.square().sum() / len(stacked)
+        sums = stacked @ factors
+        total = loss_of(sums + bias if outputs else sums) + (apart.square().sum() + bias.square().sum()) / len(stacked)
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
-    return factors.detach()
+    return factors.detach(), bias.detach()
