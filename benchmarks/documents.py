@@ -156,6 +156,7 @@ SETS: dict[str, Callable[[Path], Parts]] = {
 OTHERS = {  # rows of a run's report, by their names in metrics.json
     "words": "words",
     "reader": "reader",
+    "both": "both, where left out",
     "first_window": "first window",
     "tfidf": "TF-IDF + LinearSVC",
     "stack": "scikit-learn's stack",
