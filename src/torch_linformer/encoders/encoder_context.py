@@ -37,7 +37,7 @@ class EncoderContext(SlotContext):
             options = options.local(reach)
         super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
         self.is_local, self.exact_below = reach is not None, options.longest_exact
-        self.every_position = FullContext(sizes)
+        self.every_position, self.every_distance = FullContext(sizes), FullContextOfDistances(sizes)
 
     def forward(
         self,
@@ -92,7 +92,7 @@ class EncoderContext(SlotContext):
 
     def _every_position(self, call: Call) -> FullContext:
         """What short rows attend to."""
-        return self.every_position if call.distance_bias is None else FullContextOfDistances(self.sizes)
+        return self.every_position if call.distance_bias is None else self.every_distance
 
     def _of_short(self, padding: Padding) -> Padding:
         """The padding of the first ``exact_below`` positions, real tokens first."""
