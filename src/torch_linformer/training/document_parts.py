@@ -56,7 +56,7 @@ class Weighed:
         shares = [f"{spread / max(sum(spreads), 1e-12):.0%}" for spread in spreads]
         each = [f"{part.name} {share} ({part.chosen})" for part, share in zip(self.parts, shares, strict=True)]
         several = len(self.parts) > 1 and self.shipped != SUM
-        alone = f"; both are no better there than {self.shipped} alone" if several else ""
+        alone = f"; both are not clearly better there than {self.shipped} alone" if several else ""
         return f"weighed on {self.judged:,} documents, each by fits that have not seen it: {', '.join(each)}{alone}"
 
 
@@ -223,15 +223,17 @@ class DocumentParts:
         return found
 
     def _simplest(self, rows: dict[str, list[LinearPart]], targets: Targets) -> str:
-        """Both together where they are better for the documents that judge than the best part alone, or that part.
+        """The best part alone, unless both are better for the documents that judge by more than a standard error.
 
-        The likelihood alone would keep a second part that only makes right answers surer, and what tells documents of
-        one source by their subject may tell none of another (docs/log.md).
+        The one-standard-error rule (Breiman et al., Classification and Regression Trees, 1984). The likelihood would
+        keep a second part that only makes right answers surer, and what tells documents of one source by their subject
+        may tell none of another (docs/log.md).
         """
         score, sign = self.task.headline[0], 1 if self.task.larger_is_better else -1
-        judged = {name: sign * self._scores(row, targets, judged=True)[score] for name, row in rows.items()}
-        best = max((name for name in rows if name != SUM), key=lambda name: judged[name])
-        return SUM if judged[SUM] > judged[best] else best
+        judged = {name: self._scores(row, targets, judged=True) for name, row in rows.items()}
+        best = max((name for name in rows if name != SUM), key=lambda name: sign * judged[name][score])
+        gain, error = paired_difference(*(judged[name]["tallies"][score] for name in (SUM, best)))
+        return SUM if sign * gain > error else best
 
     def _scores(self, parts: Sequence[LinearPart], targets: Targets, *, judged: bool = False) -> dict[str, Any]:
         """By a sum of parts, with what the task tunes tuned to it: of the test documents, or of those that judge."""
@@ -281,8 +283,9 @@ def worth_of_parts(weighed: Weighed, task: Task) -> str:
     reached = [format_score(scores[name][score]) for name in names]
     gain, error = paired_difference(*(scores[name]["tallies"][score] for name in names[:2]))
     gain, left_out = gain if task.larger_is_better else -gain, weighed.shipped != SUM
+    fate = f" The model is {weighed.shipped} alone: both are not clearly better on what it is learned from."
     return (
         f"By {score_title(score)} both together reach {reached[0]}, {names[1]} alone {reached[1]}, {names[2]} alone "
         f"{reached[2]}: {names[2]} is worth {gain:+.3f} (± {error:.3f}) on {format_count(weighed.tested)} documents."
-        + (f" The model is {weighed.shipped} alone: both were no better on what is learned from." if left_out else "")
+        f"{fate if left_out else ''}"
     )
