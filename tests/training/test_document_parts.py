@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.encoders import linearize
@@ -181,7 +182,7 @@ def test_words_alone_of_a_new_model_s_documents(data_of, train_quickly, tmp_path
     assert "the network is worth" in metrics["verdict"]
 
 
-def test_a_reader_that_only_makes_words_surer_is_left_out(source, train_quickly, tmp_path):
+def test_a_reader_that_only_makes_words_surer_is_left_out(source, train_quickly, tmp_path, monkeypatch):
     """Where each text tells its source, words and reader are right of all of them, and the model is the words."""
     draw = random.Random(0)
     rows = [{"text": f"{' '.join(draw.choices(WORDS[label], k=6))} !", "label": label} for label in [*WORDS] * 40]
@@ -195,6 +196,12 @@ def test_a_reader_that_only_makes_words_surer_is_left_out(source, train_quickly,
     )
     model = load_model(str(tmp_path / "run"))
     assert model.lexical is not None and not model.classifier.weight.any() and not model.classifier.bias.any()
+    texts = [row["text"] for row in rows[:5]]
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "run")(texts, return_tensors="pt", padding=True, truncation=True)
+    expected = model(**inputs).logits.softmax(dim=1)
+    monkeypatch.setattr(type(model.base_model), "forward", None)  # the encoder would fail
+    given = Predictor(str(tmp_path / "run"), **CPU)({"text": texts})["probabilities"]
+    torch.testing.assert_close(torch.tensor([list(each.values()) for each in given]), expected, atol=1e-5, rtol=0)
 
 
 # Training the encoder too

@@ -133,6 +133,8 @@ class TaskPredictor(DocumentModel):
             self.task.encoder(read_length(model.config), overflow=overflow or "cut", stride=stride), **computing
         )
         self.model = cast(nn.Module, model).to(self.device).eval()
+        words = getattr(model, "lexical", None)
+        self.words_only = words is not None and not bool(cast(Any, model).classifier.weight.any())
         if self.task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
             self.record = self.task.record
 
@@ -145,7 +147,12 @@ class TaskPredictor(DocumentModel):
         return self.task.collate(windows)
 
     def respond(self, batch: Batch) -> Tensor:
-        return self.task.respond(self.model, batch)
+        if not self.words_only:
+            return self.task.respond(self.model, batch)
+        model: Any = self.model  # what its encoder would read counts for nothing
+        whole = batch.get("whole_ids")
+        words = model.lexical(batch["input_ids"], batch["attention_mask"]) if whole is None else model.lexical(whole)
+        return self.task.reduce(words + model.classifier.bias, None)
 
     def contents(self, documents: Sequence[Document], windows: Windows, values: Sequence[Any]) -> Iterator[Answer]:
         answers = self.task.answers(values, windows, self.task.documents(documents))
