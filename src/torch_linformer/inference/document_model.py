@@ -150,9 +150,7 @@ class TaskPredictor(DocumentModel):
         if not self.words_only:
             return self.task.respond(self.model, batch)
         model: Any = self.model  # what its encoder would read counts for nothing
-        whole = batch.get("whole_ids")
-        words = model.lexical(batch["input_ids"], batch["attention_mask"]) if whole is None else model.lexical(whole)
-        return self.task.reduce(words + model.classifier.bias, None)
+        return self.task.reduce(model.lexical_logits(**batch) + model.classifier.bias, None)
 
     def contents(self, documents: Sequence[Document], windows: Windows, values: Sequence[Any]) -> Iterator[Answer]:
         answers = self.task.answers(values, windows, self.task.documents(documents))

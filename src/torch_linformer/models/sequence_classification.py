@@ -82,19 +82,27 @@ class LinformerForSequenceClassification(LabeledModel):
             raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_features=None)")
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = cast(LinformerSequenceClassifierOutput, super().forward(*inputs, **{**kwargs, "return_dict": True}))
-        logits, lexical = cast(Tensor, outputs.logits), None
-        if self.lexical is not None:
-            if whole_ids is None and input_ids is None:
-                raise ValueError(
-                    "the lexical head reads input_ids, and inputs_embeds have no words: give whole_ids beside them, or "
-                    "load the model with lexical_features=None"
-                )
-            if whole_ids is None and isinstance(attention_mask, Padding):
-                raise ValueError("the lexical head reads whole rows, and these are pieces of them: give whole_ids too")
-            lexical = self.lexical(input_ids, attention_mask) if whole_ids is None else self.lexical(whole_ids)
-            logits = logits + lexical
+        logits = cast(Tensor, outputs.logits)
+        lexical = self.lexical_logits(input_ids, attention_mask, whole_ids)
+        logits = logits if lexical is None else logits + lexical
         loss = None if labels is None else self.loss_of(logits, labels)
         return replace(outputs, loss=loss, logits=logits, lexical_logits=lexical)
+
+    def lexical_logits(
+        self, input_ids: Tensor | None, attention_mask: Tensor | Padding | None = None, whole_ids: Tensor | None = None
+    ) -> Tensor | None:
+        """The lexical head's part of the logits, ``(B, num_labels)``; None without one. It is read as in `forward`."""
+        if self.lexical is None:
+            return None
+        if whole_ids is None and input_ids is None:
+            raise ValueError(
+                "the lexical head reads input_ids, and inputs_embeds have no words: give whole_ids beside them, or "
+                "load the model with lexical_features=None"
+            )
+        if whole_ids is None and isinstance(attention_mask, Padding):
+            raise ValueError("the lexical head reads whole rows, and these are pieces of them: give whole_ids too")
+        logits: Tensor = self.lexical(input_ids, attention_mask) if whole_ids is None else self.lexical(whole_ids)
+        return logits
 
     def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))

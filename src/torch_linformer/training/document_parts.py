@@ -146,10 +146,11 @@ class DocumentParts:
         self.screen.say("fitting words, by cross-validation")
 
         def fitted() -> LinearPart:
-            windows = [cast(Dataset, part.windows) for part in (self.data.train, self.data.validation, self.data.test)]
             if self.settings.overflow == "windows":
                 ids = DocumentEncoder(tokenizer, self.settings.length).ids([*texts, *self.data.splits.test["text"][:]])
             else:
+                parts = self.data.train, self.data.validation, self.data.test
+                windows = [cast(Dataset, part.windows) for part in parts]
                 columns = [(part["whole_ids"][:], part["input_ids"][:]) for part in windows]
                 ids = [whole or row for part in columns for whole, row in zip(*part, strict=True)]
             short = sum(map(len, texts)) <= SHORT * len(texts)
@@ -207,12 +208,11 @@ class DocumentParts:
 
     def _weighed(self, parts: Sequence[LinearPart], targets: Targets) -> Weighed:
         """The parts times their weights, put into the model, and the scores of each alone and of both."""
-        weighed = processes.on_main(lambda: weigh(parts, targets))
-        rows = {part.name: weigh([part], targets) for part in parts}
-        if len(parts) > 1:
-            rows[SUM] = weighed
+        sums = {part.name: [part] for part in parts} | ({SUM: list(parts)} if len(parts) > 1 else {})
+        rows = processes.on_main(lambda: {name: weigh(added, targets) for name, added in sums.items()})
         by_name = {name: self._scores(row, targets) for name, row in rows.items()}
-        shipped = next(iter(rows)) if len(parts) == 1 else self._simplest(rows, targets)
+        *_, weighed = rows.values()
+        shipped = self._simplest(rows, targets) if len(parts) > 1 else parts[0].name
         self._tune(self.task, rows[shipped], targets)
         self._put(rows[shipped])
         found = Weighed(weighed, shipped, by_name, len(targets.judged), len(self.data.splits.test))
@@ -257,19 +257,18 @@ class DocumentParts:
         """Let the model add these parts."""
         model, rest, bias = self.model, 0.0, torch.zeros(())
         for part in parts:
-            added = torch.zeros(()) if part.bias is None else part.bias
             if isinstance(part.layer, LexicalHead):
                 model.config.lexical_features = len(part.layer.codes)
                 model.config.lexical_letters = 0 if part.layer.letters is None else part.layer.letters.shape[1]
                 head = copy.deepcopy(part.layer)
                 multiply(head, part.factor)
-                head.bias.add_(added)
+                head.bias.add_(part.bias)
                 model.lexical, self.task.lexical = head.to(device=model.device, dtype=model.dtype), True
                 continue
             if part.layer is not None:
                 for tensor, values in zip((model.classifier.weight, model.classifier.bias), part.layer, strict=True):
                     tensor.copy_(values)
-            rest, bias = part.factor, added
+            rest, bias = part.factor, part.bias
         multiply(model.classifier, rest)
         model.classifier.bias.add_(bias.to(model.classifier.bias))
 

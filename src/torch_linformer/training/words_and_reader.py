@@ -12,7 +12,7 @@ Wolpert 1992, with a linear combination of weights that are not negative, Breima
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ class LinearPart:
         layer: what gives a model these logits: a lexical head, or the weight and the bias of a linear layer; None where
             its classifier does.
         factor: of what ``layer`` gives.
-        bias: added to that, ``(labels,)``; None for none.
+        bias: added to that, ``(labels,)``.
     """
 
     name: str
@@ -53,7 +53,7 @@ class LinearPart:
     unseen: Tensor
     layer: Any
     factor: float = 1.0
-    bias: Tensor | None = None
+    bias: Tensor = field(default_factory=lambda: torch.zeros(()))
 
 
 class Targets:
