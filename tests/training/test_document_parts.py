@@ -220,9 +220,10 @@ def test_a_training_that_does_not_win_leaves_the_encoder_as_it_was(source, data_
 
 
 def test_a_training_without_the_time_for_it_leaves_the_encoder_as_it_was(source, data_of, train_quickly, tmp_path):
-    options = {**TRAINED, **data_of(), "lexical": "auto", "from_model": source, "minutes": 1e-5}
+    options = {**TRAINED, **data_of(), "lexical": "auto", "from_model": source, "minutes": 1e-5, "probe": True}
     shown = train_quickly(tmp_path / "run", **{**options, "max_steps": None})
     assert "warning: --minutes 1e-05 makes about 0 steps" in shown and "; the encoder stays as it is\n" in shown
+    assert "the speed of a training step" not in shown, "of a training that there is not"
     train_quickly(tmp_path / "frozen", from_model=source, **{**FROZEN, **data_of(), "lexical": "auto"})
     trained, frozen = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "frozen"))
     assert all(torch.equal(trained[name], frozen[name]) for name in frozen)

@@ -159,6 +159,7 @@ class Training:
             scores = self.trainer.scores_of(self.data.test) if lexical is None else lexical.scores
         if not processes.is_main():
             return None
+        settings = self.settings  # there may have been no time for a training
         measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
         if any(measured.values()):
             self.screen.say(f"measuring {' and '.join(name for name, is_wanted in measured.items() if is_wanted)}")
@@ -227,7 +228,8 @@ class Training:
             most, number = trainer.args.max_steps, processes.count()
             if settings.minutes and (few := few_steps(settings.minutes, size.seconds, size.texts, number, most)):
                 self.screen.say(few if is_needed else f"{few}; the encoder stays as it is")
-                if not is_needed:
+                if not is_needed:  # then a step of the training is nothing to measure
+                    self.settings = dataclasses.replace(settings, probe=False)
                     return False
         fitted = processes.count() == 1 and self._has_new_head
         self.spent = fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted)
