@@ -25,7 +25,7 @@ from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
 from torch_linformer.training import task_trainers
 from torch_linformer.training.run_options import OF_WORDS
-from torch_linformer.training.step_costs import build_step
+from torch_linformer.training.step_costs import ModelStep, build_step
 
 LENGTH = 24  # tokens that the encoders read
 SAME = {"device": "cpu", "precision": "fp32"}
@@ -413,8 +413,7 @@ def test_a_training_step_is_measured_beside_the_encoder_as_it_was(source_of, run
     run_from(tmp_path / "run", source_of(kind, linear=True))
     model = load_model(str(tmp_path / "run"))
     for config in (model.config.to_diff_dict(), with_ordinary_attention(model.config.to_diff_dict())):
-        fields = {"model_class": type(model).__name__, "config": config, "batch_size": 2, "length": 20}
-        build_step(**fields, **SAME)()
+        build_step(ModelStep(type(model).__name__, config, batch_size=2, length=20, **SAME))()
     twin = LinformerConfig(**with_ordinary_attention(model.config.to_diff_dict()))
     body = AutoModelForSequenceClassification.from_config(twin).linformer.body
     assert type(body).__name__ == f"{kind}Model" and twin.attention == "full"

@@ -1,5 +1,4 @@
 import json
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -9,8 +8,10 @@ from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.training import step_costs
 from torch_linformer.training.step_costs import (
     ModelStep,
+    StepCost,
     build_step,
     measure_beside_full_attention,
+    measure_steps,
     with_full_attention,
 )
 
@@ -26,17 +27,41 @@ CONFIG = {
 }
 
 
-def a_step(model_class="LinformerForMaskedLM", **config):
+def a_step(model_class="LinformerForMaskedLM", length=16, **config):
     config = config if "encoder" in config else {**CONFIG, **config}
-    return ModelStep(model_class=model_class, config=config, batch_size=2, length=16, device="cpu", precision="fp32")
+    return ModelStep(
+        model_class=model_class, config=config, batch_size=2, length=length, device="cpu", precision="fp32"
+    )
 
 
-def test_a_model_that_cannot_run_may_have_a_twin_that_can():
+def test_a_model_and_its_twin_have_costs_and_leave_the_random_numbers_alone():
+    state = torch.get_rng_state()
+    ours, full = measure_beside_full_attention(a_step())
+    assert ours.tokens_per_second > 0 and full.tokens_per_second > 0
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_step_that_fails_says_why_and_the_others_have_costs():
     """One K a layer cannot be shared by all layers; full attention has no K."""
     step = a_step(k=[4, 3], sharing="layerwise")
     with pytest.raises(ValueError, match="layerwise"):
-        build_step(**asdict(step))
-    build_step(**asdict(with_full_attention(step)))()
+        build_step(step)
+    failed, full = measure_steps([step, with_full_attention(step)])
+    assert failed.startswith("ValueError") and isinstance(full, StepCost)
+
+
+def test_out_of_memory_is_called_so(monkeypatch):
+    def too_large(step):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+
+    monkeypatch.setattr(step_costs, "build_step", too_large)
+    assert measure_steps([a_step()]) == ["out of memory"]
+
+
+def test_a_step_for_which_there_is_no_time_is_not_begun():
+    long = a_step(length=4096, max_position_embeddings=4096)
+    (cost,) = measure_steps([long], seconds=1e-3)
+    assert cost.startswith("TimeoutError: would take over")
 
 
 @pytest.mark.parametrize(
@@ -67,8 +92,3 @@ def test_an_encoder_decoder_and_its_twin():
         model, batch = step_costs._build(a_step("LinformerForConditionalGeneration", **fields))
         assert {model.config.encoder.attention, model.config.decoder.attention} == {attention}
         assert batch["labels"].shape == (2, 7) and torch.isfinite(model(**batch).loss)
-
-
-@pytest.mark.usefixtures("no_fresh_process")
-def test_without_fresh_processes_there_are_no_costs():
-    assert measure_beside_full_attention(a_step("LinformerForSequenceClassification")) == ("no process started",) * 2

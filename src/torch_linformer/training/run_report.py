@@ -255,8 +255,8 @@ def _costs(outcome: Outcome) -> list[Section]:
         rows.append(("this model is", *compare_costs(ours, full)))
     section = Section(
         "A training step, compared with full attention",
-        text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh process, "
-        "in turn; steps over 2 minutes are stopped. Peak memory is that of the step, "
+        text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, both models "
+        "in turn; a step that would take over 2 minutes is left out. Peak memory is that of the step, "
         "without parameters and batch.",
         columns=("model", "tokens/s", "peak memory, MB"),
         rows=rows,

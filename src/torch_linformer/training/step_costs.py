@@ -1,8 +1,9 @@
 """Speed and memory of a model's step, of training or inference, and of the same model with full attention."""
 
-import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, cast
 
 import torch
@@ -10,17 +11,21 @@ from torch import nn
 
 from torch_linformer import models
 from torch_linformer.encoders.classes import LinearEncoder, linear_or_original
-from torch_linformer.measuring.workers import StepRequest, measure_in_turn
+from torch_linformer.measuring.step import PeakMemory, limited_memory, mean_seconds
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.configuration import with_changes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import AnyModel
-from torch_linformer.reporting.tables import MISSING, format_comparison, format_count
+from torch_linformer.reporting.tables import MISSING, format_comparison, format_count, format_duration
 from torch_linformer.tasks.language_modeling import MASK_SHARE
 from torch_linformer.tasks.task import IGNORED
 
 LINEAR = "linear encoder"
+PATIENCE = 120.0  # seconds for all steps, beyond which one that would take longer counts as one that failed
+SHORT = 2048  # tokens: of fewer nobody asks first how long they would take
+REASON = 60  # characters of why a step failed, at most
+TURNS, TURN = 3, 0.3  # that are timed after a first one, and the seconds of each at least
 
 
 @dataclass(frozen=True)
@@ -71,17 +76,44 @@ def with_full_attention(step: ModelStep) -> ModelStep:
     return replace(step, config=_with_full_attention(step.config))
 
 
-def measure_steps(steps: Sequence[ModelStep], seconds: float = math.inf) -> list[Cost]:
-    """What each costs, each in a fresh process, all in turn for so many seconds; why, for one that failed."""
-    requests = [StepRequest(f"{__name__}:build_step", asdict(step), step.device) for step in steps]
-    costs: list[Cost] = []
-    for step, measured in zip(steps, measure_in_turn(requests, seconds=seconds), strict=True):
-        tokens = step.batch_size * step.length
-        if isinstance(measured, str):
-            costs.append(measured)
-        else:
-            costs.append(StepCost(tokens / measured.seconds, measured.peak_bytes / 1e6))
+def measure_steps(steps: Sequence[ModelStep], seconds: float = PATIENCE) -> list[Cost]:
+    """What each costs, all in turn for so many seconds; why, for one that failed or would take longer."""
+    ends, costs = time.monotonic() + seconds, list[Cost]()
+    runs, peaks, taken = dict[int, Callable[[], None]](), dict[int, int](), [list[float]() for _ in steps]
+    failed: dict[int, str] = {}
+    with torch.random.fork_rng():
+        for turn in range(1 + TURNS):
+            for number, step in enumerate(steps):
+                if number in failed or (turn and time.monotonic() + max(TURN, taken[number][-1]) > ends):
+                    continue
+                try:
+                    with limited_memory(step.device):
+                        if turn == 0:
+                            _check_time(step, ends - time.monotonic())
+                            runs[number], peak = build_step(step), PeakMemory(step.device)
+                        calls = max(1, round(TURN / taken[number][-1])) if turn else 1
+                        taken[number].append(mean_seconds(runs[number], step.device, calls))
+                        if turn == 0:
+                            peaks[number] = peak.bytes()
+                except Exception as error:  # of whatever library: the others are measured all the same
+                    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                    failed[number] = "out of memory" if "memory" in reason.lower() else reason[:REASON]
+                    runs.pop(number, None)
+    for number, step in enumerate(steps):
+        tokens, timed = step.batch_size * step.length, taken[number][1:] or taken[number]
+        costs.append(failed.get(number) or StepCost(tokens / median(timed), peaks[number] / 1e6))
     return costs
+
+
+def _check_time(step: ModelStep, seconds: float) -> None:
+    """Raise ``TimeoutError`` where the step takes longer, as the same over a quarter of the length tells."""
+    if step.length < SHORT:
+        return
+    quarter = build_step(replace(step, length=step.length // 4))
+    quarter()
+    growth = 16 if step.config == _with_full_attention(step.config) else 4
+    if growth * mean_seconds(quarter, step.device) > seconds:
+        raise TimeoutError(f"would take over {format_duration(seconds)}")
 
 
 def cost_cells(cost: Cost | None) -> tuple[str, str]:
@@ -101,9 +133,8 @@ def compare_costs(ours: Cost | None, full: Cost | None) -> tuple[str, str]:
     return speed, format_comparison(ours.peak_memory_mb / full.peak_memory_mb, "more memory", "less memory")
 
 
-def build_step(**fields: Any) -> Callable[[], None]:
-    """The step of a :class:`ModelStep` with these fields, in the process that measures it."""
-    step = ModelStep(**fields)
+def build_step(step: ModelStep) -> Callable[[], None]:
+    """What computes the step, with random weights and tokens."""
     model, batch = _build(step)
     if not step.training:
 
