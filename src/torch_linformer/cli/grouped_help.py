@@ -8,13 +8,12 @@ _GROUPS = {
     "Data": "data text_column label_column label_names question_column source_column target_column query_column "
     "document_column documents group_column validation test",
     "How files are read": "encoding delimiter quoting header text_folder max_errors trust_remote_code",
-    "Task and starting point": "task from_model freeze train_encoder freeze_layers size tokenizer embeddings lexical "
-    "lexical_width vectors read_window",
-    "Length": "max_length max_target_length max_answer_length overflow stride packing",
+    "Task and starting point": "task from_model freeze freeze_layers size tokenizer model lexical vectors read_window",
+    "Length": "max_length max_target_length overflow stride packing",
     "Attention": "k window exact_first exact_last exact_below projection sharing slot_mass attention",
     "Training": "epochs steps max_steps minutes patience batch_size learning_rate slot_learning_rate class_weights "
-    "label_smoothing whole_words seed",
-    "Hardware": "device precision compile activation_memory chunk_size context_parallel fsdp",
+    "seed",
+    "Hardware": "device precision compile context_parallel fsdp",
     "Report": "baseline probe report_to",
     "Run": "output push_to_hub config check resume debug help",
 }

@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -18,7 +18,7 @@ from torch_linformer.cli.missing_paths import check_data, check_model
 from torch_linformer.cli.options import Debug
 from torch_linformer.cli.started_by import speaks_for_all
 from torch_linformer.errors import Stopped, flag
-from torch_linformer.training.run_options import RunOptions, read_config
+from torch_linformer.training.run_options import RunOptions, parse_fields, read_config
 
 
 def run_resumable(
@@ -27,7 +27,9 @@ def run_resumable(
     """Call ``run`` with the settings from the options and ``--config``; Ctrl-C prints how to resume what it leaves."""
     options.pop("debug")
     config = options.pop("config")
-    settings_of_user = {name: value for name, value in options.items() if value is not None}
+    settings_of_user = {name: value for name, value in options.items() if value not in (None, [])}
+    if "model" in settings_of_user:
+        settings_of_user["model"] = parse_fields(settings_of_user["model"], "--model")
     options = {**(read_config(config, settings) if config else {}), **settings_of_user}
     resume = options.pop("resume", False)
     chosen = settings.of(**options)
@@ -105,7 +107,10 @@ def options_of(settings: type) -> list[inspect.Parameter]:
         if hints[item.name] is bool:
             text = f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]"
         option = typer.Option(names, help=text)
-        parameters.append(_keyword(item.name, Annotated[hints[item.name] | None, option], None))
+        kind = hints[item.name]
+        if kind == Mapping[str, Any] | None:
+            kind, option.metavar = list[str], "NAME=VALUE"
+        parameters.append(_keyword(item.name, Annotated[kind | None, option], None))
     config = Annotated[Path | None, typer.Option(help="TOML file with any of these options")]
     resume = Annotated[bool | None, typer.Option("--resume", help="resume an interrupted run")]
     extra = (("config", config, None), ("resume", resume, None), ("debug", Debug, False))

@@ -11,9 +11,8 @@ from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.tasks.retrieval import queries_of
 from torch_linformer.tasks.task import Examples
-from torch_linformer.training.model_settings import ModelSettings
-from torch_linformer.training.run_options import NO_WINDOWS, OF_TEXT
 from torch_linformer.training.splits import Splits
+from torch_linformer.training.train_settings import NO_WINDOWS, OF_TEXT, OF_WORDS, TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
 MOST = 0.5  # a share of the documents
@@ -21,7 +20,7 @@ READ_WHOLE = 0.9  # a share of them that a length should do for
 LENGTHS = [2**power for power in range(4, 18)]  # up to 131,072 tokens
 
 
-def describe_data(splits: Splits, train: Examples, settings: ModelSettings, screen: TrainingScreen) -> None:
+def describe_data(splits: Splits, train: Examples, settings: TrainSettings, screen: TrainingScreen) -> None:
     """How many documents there are for what, their labels and lengths, and what of them is not read."""
     tokens = train.num_tokens
     long = tokens > settings.length
@@ -59,7 +58,7 @@ def describe_data(splits: Splits, train: Examples, settings: ModelSettings, scre
         )
 
 
-def _longer(tokens: np.ndarray, settings: ModelSettings) -> str:
+def _longer(tokens: np.ndarray, settings: TrainSettings) -> str:
     """What reads most of the documents whole, where most are cut, and what that costs."""
     enough = float(np.quantile(tokens, READ_WHOLE))
     longer = next((length for length in LENGTHS if length >= enough), LENGTHS[-1])
@@ -72,7 +71,7 @@ def _longer(tokens: np.ndarray, settings: ModelSettings) -> str:
 
 
 def describe_model(
-    model: AnyModel, settings: ModelSettings, device: str, precision: str, screen: TrainingScreen
+    model: AnyModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
 ) -> None:
     """What the training begins with, and what it computes on."""
     if settings.from_model:
@@ -83,7 +82,8 @@ def describe_model(
             first += f"; the word embeddings stay, and of its layers the lowest {settings.freeze_layers}"
     else:
         name = settings.size
-        first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"
+        embeddings = "latent semantics of the documents" if settings.task in OF_WORDS else "random"
+        first = f"first word embeddings {embeddings}"
     size = f"{format_count(model.num_parameters())} parameters"
     screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")
 

@@ -20,10 +20,8 @@ from torch_linformer.opening.model_files import check_model
 from torch_linformer.opening.model_folder import AnyConfig, read_length, reader_config
 from torch_linformer.opening.pretrained import load_any_config
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling
-from torch_linformer.training.model_settings import MAX_LENGTH, READ_LENGTH, ModelSettings
-from torch_linformer.training.run_options import OF_ENCODERS, OF_WORDS
 from torch_linformer.training.sizes import size_of_width
-from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
+from torch_linformer.training.train_settings import FINE_TUNING, MAX_LENGTH, OF_WORDS, READ_LENGTH, TrainSettings
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class FirstModel:
     config: AnyConfig | PreTrainedConfig
 
     @classmethod
-    def of(cls, settings: ModelSettings) -> Self | None:
+    def of(cls, settings: TrainSettings) -> Self | None:
         """The model that a training begins with; None for a new one.
 
         Raises:
@@ -76,7 +74,7 @@ class FirstModel:
         longest = Positions.of(base_of(encoder)).longest
         return longest if longest < UNLIMITED else MAX_LENGTH
 
-    def reads_in_windows(self, settings: ModelSettings) -> bool:
+    def reads_in_windows(self, settings: TrainSettings) -> bool:
         """Whether it stays as it is and reads long rows in windows, instead of becoming linear.
 
         That is exact and takes as long; options of slots ask for the other.
@@ -128,9 +126,9 @@ class FirstModel:
         is_own = isinstance(self.config, LinformerConfig) and self.config.backbone_config is None
         return self.token_types != 1 if is_own else self.token_types > 1
 
-    def check(self, settings: ModelSettings) -> None:
+    def check(self, settings: TrainSettings) -> None:
         """Raise ``InputError`` where it cannot learn what is wanted because of what it is or what its tokens see."""
-        for name in OF_ENCODERS:
+        for name in ("k", "window"):
             if isinstance(self.config, AnyConfig) and getattr(settings, name) is not None:
                 raise InputError(f"{flag(name)} is for a new model; --from {self.source} has its own")
         seq2seq, causal = isinstance(self.config, LinformerSeq2SeqConfig), getattr(self.config, "causal", False)
@@ -166,7 +164,8 @@ class FirstModel:
                 "documents in one pass: leave it out"
             )
         own = isinstance(self.config, LinformerConfig) and self.config.backbone_config is None  # slots of a length
-        in_windows = in_windows or bool(settings.freeze and settings.read_window and not own)
+        frozen_search = settings.task == "embed" and settings.frozen and not own
+        in_windows = in_windows or bool(frozen_search and settings.read_window)
         longest = READ_LENGTH if in_windows else self.max_length
         decided: dict[str, Any] = {"max_length": settings.max_length or longest}
         if isinstance(self.config, LinformerSeq2SeqConfig) and settings.max_target_length is None:

@@ -30,7 +30,7 @@ from torch_linformer.opening.pretrained import UNUSED, open_by
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.model_settings import READ_WINDOW, ModelSettings
+from torch_linformer.training.train_settings import READ_WINDOW, TrainSettings
 
 Say = Callable[[str], None]
 FIELDS: dict[Place, tuple[str, ...]] = {
@@ -41,7 +41,7 @@ FIELDS: dict[Place, tuple[str, ...]] = {
 }
 
 
-def open_encoder(first: FirstModel, settings: ModelSettings, say: Say = lambda sentence: None) -> LinearEncoder:
+def open_encoder(first: FirstModel, settings: TrainSettings, say: Say = lambda sentence: None) -> LinearEncoder:
     """The encoder to begin with, in float32, which reads ``settings.length`` tokens.
 
     It has the head for masked words where they are learned, and otherwise none. ``say`` is told what is new.
@@ -83,7 +83,7 @@ def _opened(first: FirstModel, auto: Any, say: Say) -> PreTrainedModel:
     return model
 
 
-def _linear(encoder: PreTrainedModel, source: str, settings: ModelSettings, say: Say) -> LinearEncoder:
+def _linear(encoder: PreTrainedModel, source: str, settings: TrainSettings, say: Say) -> LinearEncoder:
     """A linear encoder of one that is not, with the slots and the window of the settings."""
     longest = Positions.of(base_of(encoder)).longest
     usual = sentence_settings(source).longest(longest)
@@ -135,7 +135,7 @@ def on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pooli
 
 
 def in_windows(
-    first: FirstModel, settings: ModelSettings, task: Task, labels: dict[str, Any], say: Say
+    first: FirstModel, settings: TrainSettings, task: Task, labels: dict[str, Any], say: Say
 ) -> LinformerForSequenceClassification:
     """A classifier on the encoder as it is, which reads rows of any length in windows."""
     encoder = _opened(first, transformers.AutoModel, say)

@@ -29,13 +29,13 @@ from torch_linformer.training.initial_encoder import (
     on_encoder,
     open_encoder,
 )
-from torch_linformer.training.model_settings import ModelSettings
 from torch_linformer.training.new_model import build_config, build_seq2seq_config
 from torch_linformer.training.splits import Splits
+from torch_linformer.training.train_settings import TrainSettings
 
 
 def build_model(
-    settings: ModelSettings,
+    settings: TrainSettings,
     first: FirstModel | None,
     task: Task,
     tokenizer: PreTrainedTokenizerFast,
@@ -61,7 +61,7 @@ def build_model(
         "max_answer_length": None,
     }
     if first is None:
-        return task.model_class(build_config(settings, tokenizer, labels))
+        return task.model_class(build_config(settings, len(tokenizer), tokenizer.pad_token_id, labels))
     model: AnyModel
     if first.reads_in_windows(settings):
         model = in_windows(first, settings, task, labels, say)
@@ -76,7 +76,7 @@ def build_model(
     return model
 
 
-def _open_first(first: FirstModel, settings: ModelSettings, task: Task, say: Say) -> AnyModel:
+def _open_first(first: FirstModel, settings: TrainSettings, task: Task, say: Say) -> AnyModel:
     """The model to begin with, in float32; of one whose task needs no more of it, the encoder of transformers in it."""
     if isinstance(first.config, LinearConfig) or not isinstance(first.config, AnyConfig):
         return open_encoder(first, settings, say)
@@ -102,7 +102,7 @@ def _on_layers(source: LinformerPreTrainedModel, task: Task, labels: dict[str, A
 
 
 def _build_seq2seq(
-    settings: ModelSettings, first: FirstModel | None, task: Task, tokenizer: PreTrainedTokenizerFast
+    settings: TrainSettings, first: FirstModel | None, task: Task, tokenizer: PreTrainedTokenizerFast
 ) -> LinformerPreTrainedModel:
     """A new encoder-decoder, or another that continues to learn."""
     if first is None:
@@ -175,7 +175,7 @@ def _freeze_lowest(model: AnyModel, number: int) -> None:
         kept.requires_grad_(False)
 
 
-def _class_weights(settings: ModelSettings, splits: Splits) -> list[float] | None:
+def _class_weights(settings: TrainSettings, splits: Splits) -> list[float] | None:
     """Weights inverse to how often a label occurs, 1 on average over the documents."""
     if settings.class_weights == "none":
         return None

@@ -1,45 +1,66 @@
 """A new model: its configuration, as the options and the task say, and its first word embeddings."""
 
+from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, cast
 
 import numpy as np
 import torch
 from datasets import Dataset
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
+from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
-from torch_linformer.models.configuration import FIELDS, with_changes
+from torch_linformer.models.configuration import with_changes
 from torch_linformer.tasks.latent_semantics import token_vectors
-from torch_linformer.training.model_settings import DECODER_SLOTS, WINDOW, ModelSettings
 from torch_linformer.training.sizes import SIZES
+from torch_linformer.training.train_settings import DECODER_SLOTS, WINDOW, TrainSettings
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
 _LSA_STEPS = 100  # at the peak rate, that the optimizer would need to undo the vectors
-_MODEL_OPTIONS = ("attention", "activation_memory", "chunk_size")  # those of a model that are no options of attention
+DECIDED = {  # fields of a configuration that other options decide
+    "max_position_embeddings": "--max-length",
+    "k": "--k",
+    "window": "--window",
+    "causal": "--task",
+    "vocab_size": "--tokenizer",
+    "class_weights": "--class-weights",
+    "read_window": "--read-window",
+}
+OF_DOCUMENTS = (  # and that the documents or the task decide
+    *("pad_token_id", "bos_token_id", "eos_token_id", "type_vocab_size", "backbone_config", "use_cache"),
+    *("lexical_features", "lexical_letters", "threshold", "max_answer_length"),
+)
+OF_SLOTS = ("sharing", "projection", "slot_mass")
+POSITIONED = ("token-classify", "qa", "seq2seq")  # tasks that cannot do without positions
 
 
 def build_config(
-    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, labels: dict[str, Any]
+    settings: TrainSettings, vocab_size: int, pad_token_id: int | None, labels: dict[str, Any]
 ) -> LinformerConfig:
     """The configuration of the new model that ``settings`` ask for, with what the task sets in it."""
     size, causal = SIZES[settings.size], settings.task == "clm"
-    same_names = [name for name in (*FIELDS, *_MODEL_OPTIONS) if hasattr(settings, name) and settings.applies(name)]
+    positions = "rotary" if causal else "learned" if settings.task in POSITIONED else size.position_embedding
+    # Segment means generalize best from a few thousand documents (docs/log.md).
+    slots = {} if causal or settings.has_full_attention else {"projection": "mean"}
+    chosen = slots | settings.own_fields
+    if chosen.get("projection") == "dynamic":  # two P, for keys and for values, learn slowly (docs/slots.md)
+        chosen = {"sharing": "kv_per_head", **chosen}
     return LinformerConfig(
         **{
-            "vocab_size": len(tokenizer),
+            "vocab_size": vocab_size,
             "hidden_size": size.hidden_size,
             "num_hidden_layers": size.layers,
             "num_attention_heads": size.heads,
             "intermediate_size": size.feed_forward,
             "hidden_dropout_prob": size.dropout,
             "attention_probs_dropout_prob": 0.0,
-            "position_embedding": settings.positions,
+            "position_embedding": positions,
             "type_vocab_size": 0,
             "max_position_embeddings": settings.length,
-            "pad_token_id": tokenizer.pad_token_id,
-            **{name: getattr(settings, name) for name in same_names},
-            "sharing": settings.map_sharing,
+            "pad_token_id": pad_token_id,
             "k": settings.slots,
             "window": settings.local_window,
             "causal": causal,
@@ -47,20 +68,48 @@ def build_config(
             "embedding_norm": not causal,  # with one a language model learns much more slowly (docs/log.md)
             "pooling": "mean_max",
             "norm_first": True,
+            **chosen,
             **labels,
         }
     )
 
 
+def check_model(settings: TrainSettings) -> None:
+    """Raise ``InputError`` for a field of ``--model`` that there is not, is decided elsewhere, or has no effect."""
+    own = {field.name for field in fields(LinformerConfig)} - {field.name for field in fields(PreTrainedConfig)}
+    known = sorted(own - DECIDED.keys() - set(OF_DOCUMENTS))
+    for name, value in settings.own_fields.items():
+        if name in DECIDED:
+            raise InputError(f"--model {name}={value}: give {DECIDED[name]} instead")
+        if name not in known:
+            similar = get_close_matches(name, known, n=1)
+            remedy = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(known)}"
+            raise InputError(f"--model {name}={value}: no field of a new model; {remedy}")
+        if name in OF_SLOTS and settings.k == "0":
+            raise InputError(f"--model {name}={value} has no effect with --k 0, which leaves only the window")
+    projection = settings.own_fields.get("projection", "mean")
+    if "sharing" in settings.own_fields and projection in ("mean", "max") and not settings.has_full_attention:
+        raise InputError(
+            f"--model sharing={settings.own_fields['sharing']} has no effect with projection={projection}, which has "
+            "nothing to share: leave it out, or take projection=linear, random, conv or dynamic"
+        )
+    if settings.own_fields.get("sharing") == "layerwise" and not isinstance(settings.slots, int):
+        raise InputError("--model sharing=layerwise has one projection for all layers: --k must be one number")
+    try:
+        build_config(settings, 8, 0, {})
+    except (TypeError, ValueError, StrictDataclassError) as error:
+        raise InputError(f"--model: {first_line(error)}") from None
+
+
 def build_seq2seq_config(
-    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, tokens: dict[str, Any]
+    settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, tokens: dict[str, Any]
 ) -> LinformerSeq2SeqConfig:
     """The configuration of the new encoder-decoder that ``settings`` ask for.
 
     The decoder reads the encoder's output through slots like the encoder's. It is short, and keeps the inputs of its
     layers where the encoder is reversible, which a decoder cannot be.
     """
-    encoder = build_config(settings, tokenizer, tokens)
+    encoder = build_config(settings, len(tokenizer), tokenizer.pad_token_id, tokens)
     target = {
         **encoder.to_diff_dict(),
         "max_position_embeddings": settings.target_length,

@@ -27,11 +27,9 @@ from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.tasks.whole_documents import Regression
 from torch_linformer.training.describing import describe_data
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.model_settings import ModelSettings
-from torch_linformer.training.run_options import OF_TEXT, OF_WORDS
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
-from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.train_settings import OF_TEXT, OF_WORDS, TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
@@ -43,7 +41,7 @@ TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
 
 
 def new_task(
-    settings: ModelSettings,
+    settings: TrainSettings,
     first: FirstModel | None,
     tokenizer: PreTrainedTokenizerFast,
     names: Sequence[str],
@@ -52,8 +50,7 @@ def new_task(
     """The task that the settings, the first model, the names of the labels and the training documents set."""
     kind = TASKS[settings.task]
     if kind is MaskedLanguageModeling:
-        options = {"packing": settings.packing, "whole_words": settings.whole_words}
-        return MaskedLanguageModeling(tokenizer, settings.seed, **options)
+        return MaskedLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
     if kind is CausalLanguageModeling:
         return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
     if kind is Retrieval:
@@ -64,7 +61,7 @@ def new_task(
         return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:
         typed = first is None or first.types_questions
-        return Answering(tokenizer, typed=typed, max_answer_length=settings.max_answer_length)
+        return Answering(tokenizer, typed=typed)
     if kind is Regression:
         values = np.asarray(documents["label"][:])
         return Regression(tokenizer, float(values.mean()), float(values.std()) or 1.0)
@@ -74,7 +71,7 @@ def new_task(
 
 
 def _pieces(
-    settings: ModelSettings, first: FirstModel | None, tokenizer: PreTrainedTokenizerFast
+    settings: TrainSettings, first: FirstModel | None, tokenizer: PreTrainedTokenizerFast
 ) -> PieceVectors | None:
     """What makes several vectors of a document, or maps the one of an encoder that is kept as it is."""
     if first is not None and first.has_fitted_vectors:
@@ -82,7 +79,7 @@ def _pieces(
             f"--from {first.source}: a map was fitted to its vectors, which another training would drop; begin with "
             "the encoder that it began with"
         )
-    if settings.vectors == 1 and not settings.freeze:
+    if settings.vectors == 1 and not settings.frozen:
         return None
     if first is not None and first.pooling in ("cls", "max"):
         remedy = "give --no-freeze" if settings.vectors == 1 else f"leave out --vectors {settings.vectors}"
@@ -137,12 +134,12 @@ def prepare(
     test = task.examples(splits.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
     describe_data(splits, train, settings, screen)
     if isinstance(task, Answering):
-        screen.say(f"answers have {task.max_answer_length:,} tokens at most (--max-answer-length)")
+        screen.say(f"answers have {task.max_answer_length:,} tokens at most, as the longest training answer")
     return Prepared(splits, tokenizer, task, train, validation, test)
 
 
 def _tokenizer(
-    settings: ModelSettings, first: FirstModel | None, splits: Splits, checkpoint: Path | None
+    settings: TrainSettings, first: FirstModel | None, splits: Splits, checkpoint: Path | None
 ) -> PreTrainedTokenizerFast:
     options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
     if checkpoint is not None:

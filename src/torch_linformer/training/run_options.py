@@ -1,6 +1,7 @@
 """Options of a run, from the command line, a TOML file or Python alike, and which have an effect for what."""
 
 import dataclasses
+import json
 import math
 import os
 import tomllib
@@ -13,72 +14,8 @@ from typing import Any, Self, TypeVar
 from torch_linformer.errors import InputError, flag
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes
-from torch_linformer.tasks.headlines import HEADLINES
 
-TASKS = tuple(HEADLINES)
-TRACKERS = ("tensorboard", "wandb", "mlflow")  # by the names of their packages, which are those of transformers
 PUSH_HELP = "upload the finished folder to NAME or OWNER/NAME on the hub; private where it is new"
-MOST_VECTORS = 32  # of a document
-OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
-OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are made of whole documents
-OF_WORDS = ("classify", "multilabel", "regress")  # tasks of a document as a whole, learned by words and a reader
-OF_TASKS = {  # options that only some tasks have
-    **dict.fromkeys(("text_column", "label_column"), tuple(task for task in TASKS if task != "seq2seq")),
-    **dict.fromkeys(("query_column", "document_column", "documents"), ("embed",)),
-    "label_names": ("classify", "multilabel", "token-classify"),
-    "question_column": ("qa",),
-    "max_answer_length": ("qa",),
-    "source_column": ("seq2seq",),
-    "target_column": ("seq2seq",),
-    "max_target_length": ("seq2seq",),
-    "label_smoothing": ("seq2seq",),
-    "packing": OF_TEXT,
-    "whole_words": ("mlm",),
-    "embeddings": OF_WORDS,
-    "lexical": (*OF_WORDS, "embed"),
-    **dict.fromkeys(("lexical_width", "vectors"), ("embed",)),
-    "read_window": (*OF_WORDS, "embed"),
-    "class_weights": ("classify",),
-    "freeze": ("embed",),
-    "train_encoder": OF_WORDS,
-    # Language modeling reads words off the embeddings, too.
-    "freeze_layers": tuple(task for task in TASKS if task not in (*OF_TEXT, "seq2seq")),
-    # The slots of a causal model are running means, and what is last changes with every token.
-    **dict.fromkeys((*OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
-    # Tasks that call the model once a step, and each time for whole documents.
-    "compile": tuple(task for task in TASKS if task not in ("embed", "seq2seq")),
-    "context_parallel": ("classify", "multilabel", "regress", "token-classify", "mlm"),
-}
-# Options that full attention does not have.
-OF_LINFORMER = ("window", *OF_SLOTS, "exact_first", "exact_last", "context_parallel")
-OF_ENCODERS = ("k", "window")  # also of an encoder of --from that is made linear here
-OF_NEW_MODELS = {
-    *(name for name in OF_LINFORMER if name not in (*OF_ENCODERS, "context_parallel")),
-    "tokenizer",
-    "attention",
-    "activation_memory",
-    "chunk_size",
-    "embeddings",
-    "size",
-}
-_READS_ALL = "which reads all of every document anyway"
-NO_WINDOWS = {
-    **dict.fromkeys(OF_TEXT, _READS_ALL),
-    "seq2seq": "which writes one target for a document",
-    "embed": "which makes one vector of what it reads of a document",
-}
-# Options of a training step by step.
-OF_STEPS = (
-    "freeze_layers",
-    "epochs",
-    "max_steps",
-    "patience",
-    "learning_rate",
-    "fsdp",
-    "context_parallel",
-    "compile",
-    "report_to",
-)
 
 
 class RunOptions:
@@ -93,25 +30,45 @@ class RunOptions:
 Settings = TypeVar("Settings", bound=RunOptions)
 
 
-def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field with its help text on the command line."""
-    return field(default=default, metadata={"help": help, "choices": choices})
+def option(
+    default: Any,
+    help: str,
+    choices: tuple[str, ...] = (),
+    *,
+    tasks: tuple[str, ...] = (),
+    of_new: bool = False,
+    of_steps: bool = False,
+    least: int | None = None,
+    above: int | None = None,
+) -> Any:
+    """A field with its help text on the command line, and with what decides whether it can be given.
+
+    Args:
+        default: where it is not given.
+        help: on the command line.
+        choices: its values, if there are only some.
+        tasks: that have it; all if none is named.
+        of_new: whether only a new model has it.
+        of_steps: whether only a training step by step has it.
+        least: the lowest number, or
+        above: what a number has to be larger than.
+    """
+    rules = {"help": help, "choices": choices, "tasks": tasks, "of_new": of_new, "of_steps": of_steps}
+    rules |= {"least": least, "above": above}
+    return field(default=default, metadata=rules)
 
 
-def check_options(settings: Any, positive: Sequence[str], least: Mapping[str, int] | None = None) -> None:
+def check_options(settings: Any, positive: Sequence[str] = (), least: Mapping[str, int] | None = None) -> None:
     """Raise ``InputError`` for a choice there is not, or a number that is not ``positive`` or below its ``least``."""
     for item in dataclasses.fields(settings):
-        value, choices = getattr(settings, item.name), item.metadata["choices"]
-        if choices and value is not None and value not in choices:
-            raise InputError(f"{flag(item.name)} must be one of {', '.join(choices)}, got {value!r}")
-    for name in positive:
-        value = getattr(settings, name)
-        if value is not None and not 0 < value < math.inf:
-            raise InputError(f"{flag(name)} must be a number above 0, got {value}")
-    for name, lowest in (least or {}).items():
-        value = getattr(settings, name)
-        if value is not None and value < lowest:
-            raise InputError(f"{flag(name)} must be at least {lowest}, got {value}")
+        value, rules = getattr(settings, item.name), item.metadata
+        if rules["choices"] and value is not None and value not in rules["choices"]:
+            raise InputError(f"{flag(item.name)} must be one of {', '.join(rules['choices'])}, got {value!r}")
+        if (item.name in positive or rules["above"] is not None) and value is not None and not 0 < value < math.inf:
+            raise InputError(f"{flag(item.name)} must be a number above 0, got {value}")
+        lowest = (least or {}).get(item.name, rules["least"])
+        if lowest is not None and value is not None and value < lowest:
+            raise InputError(f"{flag(item.name)} must be at least {lowest}, got {value}")
     for name in ("max_length", "max_target_length"):
         needed, memory = 8 * (getattr(settings, name, None) or 0), memory_bytes()
         if needed > memory:
@@ -148,6 +105,25 @@ def settings_of(kind: type[Settings], options: Mapping[str, Any], function: str)
             value = ",".join(map(str, value))
         values[name] = None if value is None and "None" in kinds[name] else _convert(value, kinds[name], name)
     return kind.of(**values)
+
+
+def parse_fields(pairs: Sequence[str], option: str) -> dict[str, Any]:
+    """Fields given as ``NAME=VALUE``; a value that is no JSON is text.
+
+    Raises:
+        InputError: one without ``=``, or given twice.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name in values:
+            raise InputError(f"{option} {pair}: {'stands there twice' if equals else 'must be NAME=VALUE'}")
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value.strip()
+    return values
 
 
 def check_names(options: Iterable[str], known: Iterable[str], function: str) -> None:
@@ -197,6 +173,10 @@ def _convert(value: Any, type_name: str, where: str) -> Any:
         if not isinstance(value, bool):
             raise InputError(f"{where} must be true or false, got {value!r}")
         return value
+    if "Mapping" in type_name:
+        if not isinstance(value, Mapping):
+            raise InputError(f"{where} must be a table of fields and their values, got {value!r}")
+        return dict(value)
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InputError(f"{where} must be a number or text, got {value!r}")
     if "float" in type_name and isinstance(value, (int, float)):

@@ -36,10 +36,9 @@ from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields
 from torch_linformer.training.document_parts import NETWORK, SUM, Weighed, worth_of_parts
 from torch_linformer.training.label_sections import label_sections
-from torch_linformer.training.run_options import OF_TEXT, OF_WORDS
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import Cost, StepCost, compare_costs, cost_cells
-from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.train_settings import OF_TEXT, TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import Weighing, verdict
 
@@ -82,7 +81,7 @@ class Outcome:
         model = "full attention" if self.full_attention else "Linformer"
         if self.weighed is not None and self.weighed.shipped != NETWORK:
             return self.weighed.shipped
-        if self.settings.task == "embed" and self.settings.freeze:
+        if self.settings.task == "embed" and self.settings.frozen:
             number = self.settings.vectors
             model = f"{number} vector{'s' * (number > 1)} of a document"
         return model if self.lexical is None else self.lexical.name(model)
@@ -235,7 +234,7 @@ def _advice(outcome: Outcome) -> str:
     settings, best = outcome.settings, f"eval_{outcome.task.best_metric}"
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
     if settings.frozen:
-        ideas.append("training the encoder: " + ("--train-encoder" if settings.task in OF_WORDS else "--no-freeze"))
+        ideas.append("training the encoder: --no-freeze")
     curve = [entry[best] for entry in outcome.history if best in entry]
     pick = max if outcome.task.larger_is_better else min
     if len(curve) > 1 and curve[-1] != pick(curve[:-1]) and curve[-1] == pick(curve):

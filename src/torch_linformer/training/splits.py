@@ -22,10 +22,10 @@ from torch_linformer.data.reading.documents import Documents
 from torch_linformer.errors import InputError
 from torch_linformer.tasks.registry import TASKS
 from torch_linformer.tasks.tagging import NUMBERED, divided_otherwise
-from torch_linformer.training.data_settings import DataSettings
+from torch_linformer.training.train_settings import TrainSettings
 
 # The shares of the documents where nobody names parts.
-DEFAULTS = {item.name: item.default for item in dataclasses.fields(DataSettings) if item.name in ("validation", "test")}
+DEFAULTS = {"validation": TrainSettings.validation, "test": TrainSettings.test}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Splits:
     digest: str = ""
 
 
-def load_splits(settings: DataSettings) -> Splits:
+def load_splits(settings: TrainSettings) -> Splits:
     """Load and split the documents of a run.
 
     Validation is a part of the training documents; the test documents are taken out first.
@@ -88,7 +88,7 @@ def load_splits(settings: DataSettings) -> Splits:
     )
 
 
-def _names(settings: DataSettings, documents: Documents) -> list[str]:
+def _names(settings: TrainSettings, documents: Documents) -> list[str]:
     """The names of the labels, in the order of the outputs: those that the user gives, or those that there are."""
     least = TASKS[settings.task].least_labels
     if not least:
@@ -102,7 +102,7 @@ def _names(settings: DataSettings, documents: Documents) -> list[str]:
     return settings.names
 
 
-def _load(settings: DataSettings, source: str, part: str = "train") -> Documents:
+def _load(settings: TrainSettings, source: str, part: str = "train") -> Documents:
     """The documents of a source, with the names that the user gives for their labels.
 
     Raises:
@@ -119,7 +119,7 @@ def _load(settings: DataSettings, source: str, part: str = "train") -> Documents
 
 
 def _part(
-    settings: DataSettings, train: Dataset, name: str, notes: list[str], parts: Sequence[str]
+    settings: TrainSettings, train: Dataset, name: str, notes: list[str], parts: Sequence[str]
 ) -> tuple[Dataset, Dataset]:
     """``train`` without the part ``name``, and the part; a part from a file of its own takes nothing from ``train``."""
     source = parse_part(getattr(settings, name))

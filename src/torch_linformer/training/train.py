@@ -10,7 +10,6 @@ from torch_linformer.opening import processes
 from torch_linformer.opening.devices import require_compiler, resolve_device
 from torch_linformer.opening.hub import repository_for, upload
 from torch_linformer.opening.run_folder import begin_run, identity, shared_run
-from torch_linformer.training.run_options import OF_WORDS
 from torch_linformer.training.run_report import show_outcome, write_outcome
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.train_settings import TrainSettings
@@ -44,9 +43,8 @@ def train(
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
     if settings.frozen and processes.count() > 1:
-        trained = "--train-encoder or --from none" if settings.task in OF_WORDS else "--no-freeze"
         raise InputError(
-            f"nothing is trained step by step here, so one process is enough: leave torchrun out, or give {trained}"
+            "nothing is trained step by step here, so one process is enough: leave torchrun out, or give --no-freeze"
         )
     if settings.compile:
         require_compiler(resolve_device(settings.device))

@@ -1,162 +1,384 @@
-"""The options of a training run."""
+"""The options of a training run: its documents, its model and its training."""
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
+from typing import Any, Self
 
+from torch_linformer.data.overflow import OVERFLOW
+from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError, flag
-from torch_linformer.training.model_settings import ModelSettings, sharing_for
+from torch_linformer.opening.named_encoders import encoder_folder, is_installed
+from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.run_options import (
-    MOST_VECTORS,
-    NO_WINDOWS,
-    OF_LINFORMER,
-    OF_NEW_MODELS,
-    OF_SLOTS,
-    OF_STEPS,
-    OF_TASKS,
-    OF_TEXT,
-    OF_WORDS,
     PUSH_HELP,
-    TASKS,
-    TRACKERS,
+    RunOptions,
     check_fsdp,
     check_options,
     option,
 )
-from torch_linformer.training.sizes import SIZES
+from torch_linformer.training.sizes import SIZES, numbers_of_slots, suggested_k
 
+TASKS = tuple(HEADLINES)
+OF_WORDS = ("classify", "multilabel", "regress")  # tasks of a document as a whole, learned by words and a reader
+OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
+BEGIN_PRETRAINED = (*OF_WORDS, "embed")  # tasks that begin with a pretrained encoder where nobody says otherwise
+PRETRAINED, NEW = "minilm", "none"  # what --from is then, and what it is for a new model
+TRACKERS = ("tensorboard", "wandb", "mlflow")  # by the names of their packages, which are those of transformers
+MAX_LENGTH, MAX_TARGET_LENGTH = 2048, 256  # tokens
+READ_WINDOW = 256  # tokens: more of a document find it better, and more at once do not (docs/documents.md)
+READ_LENGTH = 32_768  # tokens of a document that is read in windows
+WINDOW = 64  # tokens of the local window of a new causal model
+DECODER_SLOTS = 16  # of the target so far, in addition to its window
+LEXICAL_WIDTH = 8192  # numbers of the sketch of words that is appended to a vector
+MOST_VECTORS = 32  # of a document
 EPOCHS = 5.0
 FINE_TUNING = 0.2  # of the learning rate that suits a new model of the size
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
+_READS_ALL = "which reads all of every document anyway"
+NO_WINDOWS = {
+    **dict.fromkeys(OF_TEXT, _READS_ALL),
+    "seq2seq": "which writes one target for a document",
+    "embed": "which makes one vector of what it reads of a document",
+}
+_NOT_SEQ2SEQ = tuple(task for task in TASKS if task != "seq2seq")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings(ModelSettings):
-    """Everything that decides how a run goes. The help texts are those of ``linformer train --help``.
+class TrainSettings(RunOptions):
+    """Everything that decides how a run goes. The help texts are those of ``linformer train --help``."""
 
-    What reads documents asks for ``DataSettings``, and what builds a model for ``ModelSettings``: they see no more.
-    """
-
-    label_smoothing: float = option(
-        0.0, "seq2seq: probability mass of a target token that is spread over the vocabulary"
+    data: str = option(
+        "stdlib", "CSV, TSV, JSON (lines, SQuAD), CoNLL or Parquet file, folder, or name of a dataset on the hub"
     )
-    epochs: float | None = option(None, "passes over the training documents  [5; --data stdlib: 1,150 steps]")
-    max_steps: int | None = option(None, "stop after N steps, instead of --epochs")
-    minutes: float | None = option(None, "stop training after N minutes")
-    patience: int = option(5, "early stopping after N evaluations (of 10) without improvement; 0: never")
-    batch_size: int = option(8, "documents per step")
-    learning_rate: float | None = option(None, "peak learning rate  [depends on --size; a fifth of it with --from]")
-    context_parallel: int = option(1, "under torchrun: number of processes that share each document")
-    fsdp: bool = option(False, "under torchrun: shard the weights over the processes (FSDP2)")
+    text_column: str | None = option(
+        None, "column with the text, the words, or the context of a question", tasks=_NOT_SEQ2SEQ
+    )
+    label_column: str | None = option(
+        None,
+        "column with the label, number, tags or answers; multilabel: or one column per label, comma-separated",
+        tasks=_NOT_SEQ2SEQ,
+    )
+    label_names: str | None = option(
+        None,
+        "A,B,…: names of the labels 0, 1, …; multilabel: of the positions in lists of 0 and 1",
+        tasks=("classify", "multilabel", "token-classify"),
+    )
+    question_column: str | None = option(None, "column with the question", tasks=("qa",))
+    source_column: str | None = option(None, "seq2seq: column with the source text", tasks=("seq2seq",))
+    target_column: str | None = option(None, "seq2seq: column with the target text", tasks=("seq2seq",))
+    group_column: str | None = option(None, HELP["group_column"])
+    encoding: str | None = option(None, HELP["encoding"])
+    delimiter: str | None = option(None, HELP["delimiter"])
+    quoting: str = option("auto", HELP["quoting"], QUOTING)
+    header: bool | None = option(None, HELP["header"])
+    text_folder: str | None = option(None, HELP["text_folder"])
+    max_errors: int = option(0, "skip up to N unreadable rows", least=0)
+    documents: str | None = option(
+        None, "embed: table of the documents by id; --data then holds queries and document ids", tasks=("embed",)
+    )
+    query_column: str | None = option(None, "embed: column with the query", tasks=("embed",))
+    document_column: str | None = option(
+        None,
+        "embed: column with the document; with --documents, column with its id in both tables",
+        tasks=("embed",),
+    )
+    validation: str = option(
+        "0.1", "validation set, which selects the checkpoint: PATH, or fraction of the training documents"
+    )
+    test: str = option("0.2", "test set, scored once at the end: PATH, or fraction of the documents")
+    task: str = option("classify", "what to learn", TASKS)
+    seed: int = option(0, "seed of the split, the initial weights, the order and the dropout")
+
+    from_model: str | None = option(
+        None,
+        "model to start from: a folder of train or adapt, or any encoder (folder, hub name, minilm); none: a new one  "
+        "[labels, numbers, embed: minilm where it is installed]",
+    )
+    freeze: bool | None = option(
+        None,
+        "keep the weights of --from and learn only what stands on them, in one pass over the documents; --no-freeze "
+        "trains them too, which labels and numbers keep where it is better on validation  [yes]",
+        tasks=BEGIN_PRETRAINED,
+    )
+    freeze_layers: int = option(
+        0,
+        "freeze the embeddings and the lowest N layers of --from: faster steps",
+        # Language modeling reads words off the embeddings, too.
+        tasks=tuple(task for task in _NOT_SEQ2SEQ if task not in OF_TEXT),
+        least=0,
+        of_steps=True,
+    )
+    tokenizer: str = option(
+        "bpe:8192", "tokenizer: PATH, bytes, or bpe:SIZE, which is trained on the training documents", of_new=True
+    )
+    size: str = option(
+        "tiny", "size of a new model; base has the dimensions of RoBERTa-base", tuple(SIZES), of_new=True
+    )
+    model: Mapping[str, Any] | None = option(
+        None,
+        "any other field of a new model's LinformerConfig, such as projection=linear or attention=full; "
+        "may be repeated",
+        of_new=True,
+    )
+    max_length: int | None = option(
+        None, "maximum input length in tokens  [2048; with --from that of the model]", least=4
+    )
+    max_target_length: int | None = option(
+        None,
+        "seq2seq: maximum output length in tokens  [256; with --from that of the model]",
+        tasks=("seq2seq",),
+        least=4,
+    )
+    overflow: str = option(
+        "cut", "documents longer than --max-length: truncate them, or read them as overlapping windows", OVERFLOW
+    )
+    stride: int | None = option(None, "overlap of neighboring windows in tokens  [max-length/4]", least=0)
+    packing: bool = option(
+        True, "mlm, clm: pack several short documents into one row, where they attend to each other", tasks=OF_TEXT
+    )
+    k: str | None = option(
+        None,
+        "number of slots K: one number, or one per layer, comma-separated; 0 for the window only; @spectrum.json or "
+        "@spectrum.json:99 for what linformer spectrum suggests  [min(256, max-length/4); clm: 64]",
+    )
+    window: int | None = option(
+        None,
+        "width of the local window in tokens; clm: the last N tokens, 0 for none  "
+        "[none; clm: 64; an encoder of --from: 128]",
+        least=0,
+    )
+    lexical: str = option(
+        "auto",
+        "read words too; embed: auto keeps them where validation is better",
+        ("auto", "always", "none"),
+        tasks=BEGIN_PRETRAINED,
+    )
+    vectors: int = option(
+        1,
+        "embed: vectors of a document at most, of which the one nearest to a query counts",
+        tasks=("embed",),
+        least=1,
+    )
+    read_window: int | None = option(
+        None,
+        "tokens that an encoder reads at once, window by window; labels, numbers: of --from as it is  [256]; embed: 0 "
+        "for all  [with --freeze 256]",
+        tasks=BEGIN_PRETRAINED,
+    )
+    class_weights: str = option(
+        "none", "balanced: weight labels in the loss by inverse frequency", ("none", "balanced"), tasks=("classify",)
+    )
+
+    epochs: float | None = option(
+        None, "passes over the training documents  [5; --data stdlib: 1,150 steps]", above=0, of_steps=True
+    )
+    max_steps: int | None = option(None, "stop after N steps, instead of --epochs", above=0, of_steps=True)
+    minutes: float | None = option(None, "stop training after N minutes", above=0)
+    patience: int = option(
+        5, "early stopping after N evaluations (of 10) without improvement; 0: never", least=0, of_steps=True
+    )
+    batch_size: int = option(8, "documents per step", above=0)
+    learning_rate: float | None = option(
+        None, "peak learning rate  [depends on --size; a fifth of it with --from]", above=0, of_steps=True
+    )
+    context_parallel: int = option(
+        1,
+        "under torchrun: number of processes that share each document",
+        tasks=("classify", "multilabel", "regress", "token-classify", "mlm"),
+        least=1,
+        of_steps=True,
+    )
+    fsdp: bool = option(False, "under torchrun: shard the weights over the processes (FSDP2)", of_steps=True)
     compile: bool = option(
-        False, "use torch.compile: the first batches are slow, and it was slower on every CPU measured"
+        False,
+        "use torch.compile: the first batches are slow, and it was slower on every CPU measured",
+        # The others call the model once a step, and each time for whole documents.
+        tasks=tuple(task for task in TASKS if task not in ("embed", "seq2seq")),
+        of_steps=True,
     )
     precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
-    baseline: bool = option(True, "also score the baselines, such as TF-IDF")
-    probe: bool = option(True, "also compare the speed of a training step with full attention")
-    report_to: str | None = option(None, "also log losses, learning rate and scores by step to a tracker", TRACKERS)
+    baseline: bool = option(
+        True, "also score the baselines, such as TF-IDF, and compare the speed of a step with full attention"
+    )
+    report_to: str | None = option(
+        None, "also log losses, learning rate and scores by step to a tracker", TRACKERS, of_steps=True
+    )
     device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME-OF-THE-DATA]")
     push_to_hub: str | None = option(None, PUSH_HELP)
 
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """Labels, numbers and searches begin with a pretrained encoder, unless an option shapes a new model.
+
+        K becomes the numbers and not the file: a run resumes as what it is, even if the file has changed by then.
+        """
+        given = cls.__new__(cls)
+        vars(given).update({item.name: options.get(item.name, item.default) for item in fields(cls)})
+        shapes = [item for item in fields(cls) if item.metadata["of_new"] or item.name in ("k", "window")]
+        source = given.from_model
+        is_usual = all(getattr(given, item.name) == item.default for item in shapes)
+        if source is None and given.task in BEGIN_PRETRAINED and is_usual and is_installed(PRETRAINED):
+            source = PRETRAINED
+        options["from_model"] = None if source in (None, NEW) else encoder_folder(source)
+        frozen = options["from_model"] and options.get("freeze") is not False
+        if given.task == "embed" and frozen and options.get("read_window") is None:
+            options["read_window"] = READ_WINDOW
+        k = given.k
+        if isinstance(k, str) and k.startswith("@") and not options["from_model"]:
+            others = cls(**{**options, "k": None})
+            if not others.has_full_attention:
+                options["k"] = suggested_k(k, others.length, others.size, others.layers)
+        return cls(**options)
+
     def __post_init__(self) -> None:
-        lengths = ("max_length", "max_target_length", "max_answer_length", "chunk_size", "batch_size", "lexical_width")
-        least = {"context_parallel": 1, "max_length": 4, "max_target_length": 4}
-        least |= dict.fromkeys(("stride", "max_errors", "patience", "freeze_layers", "window"), 0)
-        least |= dict.fromkeys(("exact_first", "exact_last"), 0)
-        least |= {"vectors": 1, "read_window": 16 if self.read_window else 0}
-        check_options(self, (*lengths, "epochs", "max_steps", "minutes", "learning_rate"), least)
+        check_options(self)
+        if self.read_window and self.read_window < 16:
+            raise InputError(f"--read-window must be at least 16, got {self.read_window}")
         if self.report_to is not None and find_spec(self.report_to) is None:
             raise InputError(
                 f"--report-to {self.report_to}: the package is not installed: pip install {self.report_to}"
             )
-        if self.exact_first + self.exact_last > self.length:
-            raise InputError(
-                f"--exact-first {self.exact_first} and --exact-last {self.exact_last} are more than the "
-                f"{self.length:,} tokens read at once"
-            )
         if self.vectors > MOST_VECTORS:
             raise InputError(f"--vectors must be at most {MOST_VECTORS}, got {self.vectors}")
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            without_effect = [("lexical", "none"), ("sharing", sharing_for(self.projection))]  # said, and true anyway
-            if value != item.default and (item.name, value) not in without_effect:
-                self._check_effect(item.name)
+        for item in fields(self):
+            if getattr(self, item.name) not in (item.default, *["none"] * (item.name == "lexical")):
+                self._check_effect(item)
         if self.from_model and self.k is not None and not self.k.isdecimal():
             raise InputError(f"--k must be one number for an encoder of --from, got {self.k!r}")
-        for name in ("freeze", "freeze_layers", "train_encoder"):
+        for name in ("freeze", "freeze_layers"):
             if getattr(self, name) and self.from_model is None:
                 raise InputError(f"{flag(name)} keeps the weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
         check_fsdp(self)
-        if self.compile:
-            self._check_compiled()
+        if self.compile and self.context_parallel > 1:
+            raise InputError("--compile is for a single process: leave out --context-parallel")
+        if self.compile and self.task in OF_TEXT and self.packing:
+            raise InputError("--compile reads one document a row: give --no-packing too")
         # Each raises InputError for options that it cannot be made of.
         _ = self.names, self.slots, self.reading
 
-    def _check_effect(self, name: str) -> None:
+    def _check_effect(self, item: dataclasses.Field[Any]) -> None:
         """Raise ``InputError`` for an option that was given and would have no effect."""
-        if self.task not in OF_TASKS.get(name, TASKS):
-            raise InputError(f"{flag(name)} goes with --task {', '.join(OF_TASKS[name])}, not {self.task}")
-        if self.from_model and name in OF_NEW_MODELS:
+        name, rules, value = item.name, item.metadata, getattr(self, item.name)
+        of_labels, of_embed = self.task in OF_WORDS, self.task == "embed"
+        if self.task not in (rules["tasks"] or TASKS):
+            raise InputError(f"{flag(name)} goes with --task {', '.join(rules['tasks'])}, not {self.task}")
+        if self.from_model and rules["of_new"]:
             raise InputError(
                 f"{flag(name)} is for a new model; --from {self.from_model} has its own; --from none begins a new one"
             )
-        if self.frozen and name in (*OF_STEPS, *["minutes", "batch_size"] * (self.task in OF_WORDS)):
-            of_labels = self.task in OF_WORDS
-            how = "without --train-encoder" if of_labels else "with --freeze"
-            instead = "take --from none for a new model" if of_labels else "give --no-freeze"
+        if self.frozen and (rules["of_steps"] or (of_labels and name in ("minutes", "batch_size"))):
             raise InputError(
-                f"{flag(name)} has no effect {how}, as no weight of the encoder is trained: leave it out, or {instead}"
+                f"{flag(name)} has no effect, as no weight of the encoder is trained: leave it out, or give "
+                "--no-freeze, or --from none for a new model"
             )
+        if self.has_full_attention and name in ("window", "context_parallel"):
+            raise InputError(f"{flag(name)} has no effect with --model attention=full: leave it out")
         if name == "overflow" and self.task in NO_WINDOWS:
             raise InputError(f"--overflow windows is not for --task {self.task}, {NO_WINDOWS[self.task]}")
-        if name == "lexical" and self.lexical == "always" and self.task in OF_WORDS:
-            raise InputError("--lexical always is for --task embed: words of labels are weighed, and stay")
-        if name == "read_window" and self.task in OF_WORDS and self.from_model is None:
-            raise InputError(f"--read-window {self.read_window} is for an encoder of --from: leave it out")
-        if name == "overflow" and self.with_lexical_part and self.task in OF_WORDS:
+        if name == "overflow" and self.with_lexical_part and of_labels:
             raise InputError(
                 "--overflow windows reads parts of documents one by one, and words are read of whole ones: give "
                 "--lexical none too"
             )
         if name == "overflow" and self.frozen:
             raise InputError("--overflow windows has no effect here: an encoder reads all of a document: leave it out")
-        if self.attention == "full" and name in OF_LINFORMER:
-            raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
-        if (
-            name == "read_window"
-            and self.task == "embed"
-            and self.read_window
-            and self.vectors == 1
-            and not self.freeze
-        ):
-            raise InputError(f"--read-window {self.read_window} goes with --vectors or --freeze: leave it out")
-        if name == "lexical_width" and self.lexical == "none":
-            raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")
-        if name in OF_SLOTS and self.k == "0":
-            raise InputError(f"{flag(name)} has no effect with --k 0, which leaves only the window: leave it out")
-        if name == "sharing" and self.projection in ("mean", "max"):
-            raise InputError(
-                f"--sharing {self.sharing} has no effect with --projection {self.projection}, which has nothing to "
-                "share: leave it out, or take --projection linear, random, conv or dynamic"
-            )
-        if name == "slot_mass" and self.projection in ("linear", "random"):
-            raise InputError(
-                f"--slot-mass {self.slot_mass} has no effect with --projection {self.projection}, whose slots stand "
-                "for no number of tokens: leave it out, or take --projection conv, mean, max or dynamic"
-            )
+        if name == "lexical" and value == "always" and of_labels:
+            raise InputError("--lexical always is for --task embed: words of labels are weighed, and stay")
+        if name == "read_window" and of_labels and self.from_model is None:
+            raise InputError(f"--read-window {value} is for an encoder of --from: leave it out")
+        if name == "read_window" and of_embed and value and self.vectors == 1 and not self.frozen:
+            raise InputError(f"--read-window {value} goes with --vectors or --freeze: leave it out")
 
-    def _check_compiled(self) -> None:
-        """Raise ``InputError`` for what a compiled model cannot do."""
-        if self.context_parallel > 1:
-            raise InputError("--compile is for a single process: leave out --context-parallel")
-        if self.task in OF_TEXT and self.packing:
-            raise InputError("--compile reads one document a row: give --no-packing too")
+    def applies(self, name: str) -> bool:
+        """Whether an option has an effect for this task, and for a model that begins as this one does."""
+        rules = type(self).__dataclass_fields__[name].metadata
+        new = self.from_model is None or not rules["of_new"]
+        slots = not (self.has_full_attention and name in ("window", "context_parallel"))
+        steps = not (self.frozen and rules["of_steps"])
+        return new and slots and steps and self.task in (rules["tasks"] or TASKS)
+
+    @property
+    def reading(self) -> DataOptions:
+        """What the user says of how the documents are read."""
+        return DataOptions.of(self)
+
+    @property
+    def names(self) -> list[str]:
+        """The names that the user gives to labels, in the order of the numbers that stand for them."""
+        if self.label_names is None:
+            return []
+        names = [name.strip() for name in self.label_names.split(",")]
+        if len(set(names)) < max(2, len(names)) or not all(names) or any(map(str.isdecimal, names)):
+            raise InputError(
+                f"--label-names must be two or more different names with commas between them, and no numbers, got "
+                f"{self.label_names!r}"
+            )
+        return names
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the weights of ``--from`` stay as they are, and only what stands on them is fitted."""
+        return self.from_model is not None and self.task in BEGIN_PRETRAINED and self.freeze is not False
+
+    @property
+    def has_full_attention(self) -> bool:
+        """Whether a new model has ordinary attention."""
+        return self.from_model is None and self.own_fields.get("attention") == "full"
+
+    @property
+    def own_fields(self) -> Mapping[str, Any]:
+        """The fields of a new model's configuration that the user gives."""
+        return self.model or {}
+
+    @property
+    def length(self) -> int:
+        """Tokens that a new model reads at once."""
+        return self.max_length or MAX_LENGTH
+
+    @property
+    def target_length(self) -> int:
+        """Tokens that a new encoder-decoder writes at most."""
+        return self.max_target_length or MAX_TARGET_LENGTH
+
+    @property
+    def layers(self) -> int:
+        """Layers of a new model."""
+        return int(self.own_fields.get("num_hidden_layers", SIZES[self.size].layers))
+
+    @property
+    def with_lexical_part(self) -> bool:
+        """Whether words are read too: by a lexical head, or the lexical part of vectors."""
+        return self.applies("lexical") and self.lexical != "none"
+
+    @property
+    def local_window(self) -> int | None:
+        """The local window of a new model; None for none."""
+        if not self.applies("window"):
+            return None
+        if self.window is None:
+            return WINDOW if self.task == "clm" else None
+        return self.window or None
+
+    @property
+    def slots(self) -> int | list[int]:
+        """K of the model: one number, or one a layer."""
+        # A decoder reads what an encoder wrote through slots.
+        least = 0 if self.local_window and self.task != "seq2seq" else 1
+        if self.k is None or self.has_full_attention or self.from_model:
+            return min(64 if self.task == "clm" else 256, self.length // 4)
+        numbers = numbers_of_slots(self.k, self.layers, self.size)
+        if least == 1 and 0 in numbers and self.task == "clm":
+            raise InputError("--k 0 leaves only the window, and --window 0 removes it: give one of them a number")
+        for number in numbers:
+            if not least <= number <= self.length:
+                raise InputError(f"--k must lie between {least} and --max-length {self.length}, got {number}")
+        return numbers if len(numbers) > 1 else numbers[0]
 
     def steps(self, documents: int) -> int:
         """Steps of a training on this many documents."""

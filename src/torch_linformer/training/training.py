@@ -1,6 +1,5 @@
 """A training run: its documents, its model and its Trainer, from the first word to what came out."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -31,15 +30,14 @@ from torch_linformer.training.fitting import fit
 from torch_linformer.training.frozen_search import FrozenSearch, learn_search
 from torch_linformer.training.initial_model import build_model, has_new_head
 from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
-from torch_linformer.training.model_settings import BEGIN_PRETRAINED, PRETRAINED
-from torch_linformer.training.new_model import add_latent_semantics
+from torch_linformer.training.new_model import add_latent_semantics, check_model
 from torch_linformer.training.prepared import EVALUATIONS, prepare
 from torch_linformer.training.run_report import Outcome
 from torch_linformer.training.search_parts import weigh_vectors
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention, step_of
 from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
-from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.train_settings import BEGIN_PRETRAINED, LEXICAL_WIDTH, OF_WORDS, PRETRAINED, TrainSettings
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import Weighing
@@ -76,11 +74,13 @@ class Training:
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(settings.precision, self.device)
         self.first = FirstModel.of(settings)
-        if self.first is not None:
+        if self.first is None:
+            check_model(settings)
+        else:
             settings = self.first.complete(settings)
-        if settings.context_parallel > 1 or settings.frozen:  # nobody makes a step alone, of whole rows
-            settings = dataclasses.replace(settings, probe=False)
         self.settings = settings
+        # Otherwise nobody makes a step alone, of whole rows.
+        self.is_step_measured = settings.baseline and settings.context_parallel == 1 and not settings.frozen
         self.rows, self.spent, self.history = settings.batch_size, Spent(), list[dict[str, Any]]()
         self.data = processes.on_main(lambda: prepare(settings, self.first, read_splits(settings), checkpoint, screen))
         self.task = self.data.task
@@ -113,7 +113,6 @@ class Training:
             best=self.task.best_metric,
             larger_is_better=self.task.larger_is_better,
             weight_decay=0.05,
-            label_smoothing_factor=settings.label_smoothing,
             report_to=settings.report_to,
         )
         # Slots of an encoder that reads all rows of a batch exactly, and the pooler of one that makes vectors.
@@ -149,7 +148,7 @@ class Training:
         if isinstance(self.task, WholeDocuments):
             weighed = self._learn_documents()
             scores = weighed.scores[weighed.shipped]
-        elif isinstance(self.task, Retrieval) and settings.freeze:
+        elif isinstance(self.task, Retrieval) and settings.frozen:
             search = self._search()
             self.spent, lexical = search.spent, search.weighing
         else:
@@ -159,10 +158,8 @@ class Training:
             scores = self.trainer.scores_of(self.data.test) if lexical is None else lexical.scores
         if not processes.is_main():
             return None
-        settings = self.settings  # there may have been no time for a training
-        measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
-        if any(measured.values()):
-            self.screen.say(f"measuring {' and '.join(name for name, is_wanted in measured.items() if is_wanted)}")
+        if settings.baseline:
+            self.screen.say("measuring the baselines" + " and the speed of a step" * self.is_step_measured)
         baselines = self._baselines(search) if settings.baseline else {}
         self.task.finish(self.model)  # numbers are in the unit of the documents from here on
         return Outcome(
@@ -178,7 +175,7 @@ class Training:
             baselines=baselines,
             variants=search.variants if search else {},
             hits=search.hits if search else [],
-            costs=measure_beside_full_attention(self.step(self.rows)) if settings.probe else None,
+            costs=measure_beside_full_attention(self.step(self.rows)) if self.is_step_measured else None,
             history=self.history,
             num_tokens=self.data.train.num_tokens,
             spent=self.spent,
@@ -208,14 +205,15 @@ class Training:
         """Give a new model its word embeddings, compile the model, and say what comes after the training."""
         settings = self.settings
         # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
-        if settings.begins_with_lsa and self.checkpoint is None and processes.is_main():
+        begins = self.first is None and settings.task in OF_WORDS
+        if begins and self.checkpoint is None and processes.is_main():
             own, rows = cast(LinformerPreTrainedModel, self.model), self.data.train.windows
             add_latent_semantics(own, rows, peak_rate=settings.peak_rate, seed=settings.seed)
         if settings.compile:
             self.screen.say(compile_backbone(self.model, self.device, training=True))
         if settings.minutes is not None:
             after = [f"scores of {format_count(len(self.data.splits.test))} test documents"]
-            after += ["baselines (--no-baseline)"] * settings.baseline + ["speed test (--no-probe)"] * settings.probe
+            after += ["baselines and speed (--no-baseline)"] * settings.baseline
             self.screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
 
     def _fit(self, *, is_needed: bool = True) -> bool:
@@ -229,7 +227,7 @@ class Training:
             if settings.minutes and (few := few_steps(settings.minutes, size.seconds, size.texts, number, most)):
                 self.screen.say(few if is_needed else f"{few}; the encoder stays as it is")
                 if not is_needed:  # then a step of the training is nothing to measure
-                    self.settings = dataclasses.replace(settings, probe=False)
+                    self.is_step_measured = False
                     return False
         fitted = processes.count() == 1 and self._has_new_head
         self.spent = fit(trainer, self.output, self.checkpoint, self.screen, score_first=fitted)
@@ -246,7 +244,7 @@ class Training:
             data.test,
             cast(FirstModel, self.first).source,
             self.screen,
-            width=settings.lexical_width,
+            width=LEXICAL_WIDTH,
             words=settings.lexical,
             seconds=60 * (settings.minutes or math.inf),
             compared=settings.baseline,
@@ -264,9 +262,7 @@ class Training:
             return None
         self.screen.say("fitting the lexical part of vectors and weighing it")
         trainer, parts = cast(RetrievalTrainer, self.trainer), (data.splits.train, data.validation, data.test)
-        return weigh_vectors(
-            trainer, *parts, settings.lexical_width, self.screen.say, always=settings.lexical == "always"
-        )
+        return weigh_vectors(trainer, *parts, LEXICAL_WIDTH, self.screen.say, always=settings.lexical == "always")
 
     def _baselines(self, search: FrozenSearch | None) -> dict[str, dict[str, Any]]:
         """What the model must beat, which of an encoder is also what it was before."""
