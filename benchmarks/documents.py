@@ -212,7 +212,6 @@ def main(
             test=str(files[1]),
             task=TASKS.get(name, "classify"),
             from_model=source,
-            probe=False,
             output=str(output / name),
         )
         train(settings, resume=True)

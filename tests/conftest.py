@@ -273,7 +273,7 @@ def quick(tmp_path_factory, weather, write_csv):
         "validation": "0.2",
         "max_length": 24,
         "k": "6",
-        "projection": "linear",
+        "model": {"projection": "linear"},
         "tokenizer": "bpe:290",
         "max_steps": 40,
         "batch_size": 8,
@@ -296,7 +296,12 @@ def as_arguments():
         for name, value in options.items():
             option = name.replace("_", "-")
             flags = {True: [f"--{option}"], False: [f"--no-{option}"]}
-            arguments += flags[value] if isinstance(value, bool) else [f"--{option}", str(value)]
+            if isinstance(value, dict):
+                arguments += [part for own in value.items() for part in (f"--{option}", "=".join(map(str, own)))]
+            elif isinstance(value, bool):
+                arguments += flags[value]
+            else:
+                arguments += [f"--{option}", str(value)]
         return arguments
 
     return spell
@@ -344,16 +349,14 @@ def train_quickly(datasets_cache, quick, watching_screen):
 
     `moments` is a folder for copies of the run's folder.
     """
-    from torch_linformer.training.run_options import OF_WORDS
     from torch_linformer.training.train import train
-    from torch_linformer.training.train_settings import TrainSettings
+    from torch_linformer.training.train_settings import BEGIN_PRETRAINED, TrainSettings
 
     def run(output, *, resume=False, command="", moments=None, **changed):
         options = {"from_model": "none", **quick, **changed, "output": str(output)}
-        if options["from_model"] != "none" and options.get("max_steps"):
-            task = options.get("task", "classify")
-            trains = {"embed": {"freeze": False}, **{name: {"train_encoder": True} for name in OF_WORDS}}.get(task, {})
-            options = {**trains, **options}
+        trains = options["from_model"] != "none" and options.get("max_steps")
+        if trains and options.get("task", "classify") in BEGIN_PRETRAINED:
+            options = {"freeze": False, **options}
         settings = TrainSettings.of(**options)
         screen = watching_screen(output, moments)
         train(settings, resume=resume, command=command, screen=screen)
@@ -395,7 +398,7 @@ def masked_run(finish_run):
 @pytest.fixture(scope="session")
 def clm_run(finish_run, quick):
     """A finished run of causal language modeling, and its options. Not to be changed."""
-    options = {"task": "clm", "projection": "mean", "learning_rate": 0.01}
+    options = {"task": "clm", "model": None, "learning_rate": 0.01}
     finished = finish_run(**options)
     finished.options, finished.settings = options, {**quick, **options}
     return finished
@@ -421,7 +424,7 @@ def seq2seq_run(finish_run, tmp_path_factory):
         "test": str(folder / "test.jsonl"),
         "max_target_length": 12,
         "learning_rate": 0.01,
-        "projection": "mean",
+        "model": None,
     }
     finished = finish_run(**options)
     finished.options, finished.rows = options, rows["test"]

@@ -54,7 +54,7 @@ def test_a_run_stands_for_its_folder(trained, capsys):
         command(command_line)
     assert scores == json.loads((trained.folder / "evaluation.json").read_text()) and scores["documents"] == 120
     again = torch_linformer.train(
-        data, from_model=trained, train_encoder=True, output=trained.folder.parent / "again", baseline=False, **OPTIONS
+        data, from_model=trained, freeze=False, output=trained.folder.parent / "again", baseline=False, **OPTIONS
     )
     assert again.result["method"] and again.scores.keys() <= trained.scores.keys()
     capsys.readouterr()

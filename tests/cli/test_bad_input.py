@@ -28,7 +28,8 @@ def workplace(tmp_path, monkeypatch, write_csv):
 
 
 def of_training(refused, data="good.csv", **options):
-    spelled = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    each = [(name, one) for name, value in options.items() for one in (value if isinstance(value, list) else [value])]
+    spelled = [f"--{name.replace('_', '-')}={value}" for name, value in each]
     return refused("train", "--data", data, "--max-length", "32", "--device", "cpu", *spelled)
 
 
@@ -210,15 +211,27 @@ def test_numbers_as_labels(refused, write_csv):
         ({"k": "0"}, "--k must lie between 1 and --max-length 32, got 0"),
         ({"k": "33"}, "--k must lie between 1 and --max-length 32, got 33"),
         (
-            {"size": "base", "sharing": "layerwise", "projection": "linear", "k": ",".join(["8"] * 12)},
-            "--sharing layerwise has one projection",
+            {"size": "base", "model": ["sharing=layerwise", "projection=linear"], "k": ",".join(["8"] * 12)},
+            "--model sharing=layerwise has one projection",
         ),
-        ({"sharing": "kv"}, "--sharing kv has no effect with --projection mean, which has nothing to share"),
-        ({"attention": "full", "window": "16"}, "--window has no effect with --attention full: leave it out"),
+        ({"model": "sharing=kv"}, "--model sharing=kv has no effect with projection=mean, which has nothing to share"),
+        ({"model": "attention=full", "window": "16"}, "--window has no effect with --model attention=full: leave"),
+        ({"model": "k=4"}, "--model k=4: give --k instead"),
+        ({"model": "projecton=linear"}, "--model projecton=linear: no field of a new model; did you mean projection?"),
+        ({"model": "chunk_size"}, "--model chunk_size: must be NAME=VALUE"),
+        ({"model": ["gated=true", "gated=false"]}, "--model gated=false: stands there twice"),
+        ({"model": "hidden_size=wide"}, "--model: Validation error for field 'hidden_size'"),
+        ({"model": "projection=linear", "k": "0", "window": "4"}, "--model projection=linear has no effect with --k 0"),
         ({"size": "base", "k": "8,4"}, "--k must be one number or one for each of the 12 layers"),
-        ({"sharing": "everything"}, "--sharing must be one of none, kv_per_head, headwise, kv, layerwise, got"),
-        ({"projection": "random", "slot_mass": "fixed"}, "--slot-mass fixed has no effect with --projection random"),
-        ({"exact_first": "30", "exact_last": "3"}, "--exact-first 30 and --exact-last 3 are more than the 32 tokens"),
+        ({"model": ["projection=conv", "sharing=all"]}, "--model: sharing must be one of none, kv_per_head, headwise,"),
+        (
+            {"model": ["projection=random", "slot_mass=fixed"]},
+            "--model: slot_mass='fixed' has no effect on slots",
+        ),
+        (
+            {"model": ["exact_first=30", "exact_last=3"]},
+            "--model: exact_first + exact_last = 33 tokens, but",
+        ),
         ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, mps, got 'tpu'"),
         ({"precision": "fp16"}, "--precision fp16 needs a CUDA device, not cpu; use bf16 or fp32"),
         (
@@ -454,7 +467,7 @@ def test_columns_of_words_and_json_that_are_none(refused, workplace):
         ({"task": "seq2seq", "data": "stdlib"}, "stdlib: holds only texts; give a table with a source and a target"),
         ({"task": "mlm", "overflow": "windows"}, "--overflow windows is not for --task mlm, which reads all"),
         ({"task": "mlm", "class_weights": "balanced"}, "--class-weights goes with --task classify, not mlm"),
-        ({"task": "clm", "projection": "max"}, "--projection goes with --task classify, multilabel, regress, "),
+        ({"task": "clm", "model": "projection=max"}, "--model: projection='max' has no effect on causal attention"),
         (
             {"task": "clm", "k": "0", "window": "0"},
             "--k 0 leaves only the window, and --window 0 removes it: give one of them a number",

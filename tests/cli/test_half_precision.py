@@ -65,7 +65,7 @@ def test_a_classifier_goes_on_and_is_looked_into(half_of, lexical_run, quick, an
     for folder in folders:
         options = {"from": folder, "max-steps": 2, "output": f"{folder}-trained", "validation": 0.2, "max-length": 24}
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-        answer("train", "--data", quick["data"], *arguments, "--train-encoder", "--no-baseline", "--no-probe", *FP32)
+        answer("train", "--data", quick["data"], *arguments, "--no-freeze", "--no-baseline", "--no-probe", *FP32)
     weights = [load_file(f"{folder}-trained/model.safetensors") for folder in folders]
     assert {tensor.dtype for tensor in weights[0].values()} == {torch.float32, torch.int64, torch.bool}
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())

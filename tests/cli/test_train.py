@@ -116,7 +116,8 @@ def test_a_signal_before_the_training(start_command, datasets_cache, write_csv, 
 def test_a_toml_file_gives_options_and_the_command_line_has_the_last_word(quick, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {**quick, "max_steps": 7, "batch_size": 4, "output": "from the file"}
-    lines = [f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in options.items()]
+    lines = [f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in options.items() if name != "model"]
+    lines.append('[model]\nprojection = "linear"\n')
     Path("run.toml").write_text("".join(lines), encoding="utf-8")
     finish(["train", "--config", "run.toml", "--max-steps", "2", "--output", "here"])
     found = json.loads((tmp_path / "here" / "run.json").read_text())
@@ -139,9 +140,8 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "200")
     finish(["train", "--help"])
     shown = capsys.readouterr().out
-    options = "data text-column label-column validation test task tokenizer max-length k sharing projection attention"
-    options += " embeddings size class-weights epochs max-steps minutes batch-size learning-rate seed precision device"
-    options += " output window slot-mass exact-first exact-last"
+    options = "data text-column label-column validation test task from freeze tokenizer max-length k window model size"
+    options += " class-weights epochs max-steps minutes batch-size learning-rate seed precision device"
     for name in (*options.split(), "output", "config", "resume", "debug"):
         assert f" --{name} " in shown, name
     assert "(tiny | small | base | large) [tiny]" in " ".join(shown.split())

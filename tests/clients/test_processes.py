@@ -86,9 +86,10 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     )
     ModernBertForMaskedLM(modern).save_pretrained(folder / "modern")
     tokenizer.save_pretrained(folder / "modern")
+    layerwise = {"projection": "linear", "sharing": "layerwise"}
     common = {**quick, "max_steps": 16, "baseline": False}
     own = {**common, "test": "0.2", "validation": "0.25"}  # which leaves 96: whole batches
-    of_text = {**{name: x for name, x in common.items() if name != "projection"}, "task": "clm", "packing": False}
+    of_text = {**{name: x for name, x in common.items() if name != "model"}, "task": "clm", "packing": False}
     adapting = {
         **{name: quick[name] for name in ("data", "test", "max_length", "batch_size", "device", "precision")},
         # Where exact_below lies between the lengths, a process may have only texts that need no slots. In pieces these
@@ -97,8 +98,8 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     }
     # Rows of at most 2 K + window = 20 tokens are read exactly. One process gives a new head its first weights, so the
     # others begin with the head that it has trained.
-    pretrained = {name: x for name, x in common.items() if name not in ("projection", "tokenizer", "k")}
-    with_head = {**pretrained, "from_model": str(folder / "one" / "head"), "validation": "0.25", "train_encoder": True}
+    pretrained = {name: x for name, x in common.items() if name not in ("model", "tokenizer", "k")}
+    with_head = {**pretrained, "from_model": str(folder / "one" / "head"), "validation": "0.25", "freeze": False}
     runs = {
         "classify": {**common, "lexical": "auto", "class_weights": "balanced"},
         "regress": {**own, "task": "regress", "data": str(folder / "numbers.csv")},
@@ -106,10 +107,10 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "clm": of_text,
         "token-classify": {**own, "task": "token-classify", "data": str(folder / "tags.conll")},
         "qa": {**own, "task": "qa", "data": str(folder / "questions.json")},
-        "seq2seq": {**own, "task": "seq2seq", "data": str(folder / "targets.csv"), "label_smoothing": 0.1},
+        "seq2seq": {**own, "task": "seq2seq", "data": str(folder / "targets.csv")},
         "embed": {**own, "task": "embed", "data": str(folder / "pairs.csv")},
         "classify in pieces": {**common, "lexical": "auto", "window": 8, "context_parallel": 2},
-        "head": {**pretrained, "from_model": str(folder / "modern"), "train_encoder": True, "k": "6", "window": 8},
+        "head": {**pretrained, "from_model": str(folder / "modern"), "freeze": False, "k": "6", "window": 8},
         "classify on ModernBERT": with_head,
         "classify on ModernBERT in pieces": {**with_head, "context_parallel": 2},
         "mlm in pieces": {**common, "task": "mlm", "packing": False, "context_parallel": 2},
@@ -118,12 +119,17 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
             **{"context_parallel": 2},
         },
         "mlm in pieces with fsdp": {
-            **{**common, "task": "mlm", "packing": False, "projection": "dynamic"},
+            **{**common, "task": "mlm", "packing": False, "model": {"projection": "dynamic"}},
             **{"validation": "0.25", "batch_size": 10, "context_parallel": 2, "fsdp": True},
         },
-        "classify with fsdp": {**common, "lexical": "auto", "sharing": "layerwise", "fsdp": True},
-        "mlm with fsdp": {**common, "task": "mlm", "packing": False, "projection": "dynamic", "fsdp": True},
-        "clm with fsdp": {**of_text, "activation_memory": "checkpoint", "fsdp": True},
+        "classify with fsdp": {
+            **common,
+            "lexical": "auto",
+            "model": layerwise,
+            "fsdp": True,
+        },
+        "mlm with fsdp": {**common, "task": "mlm", "packing": False, "model": {"projection": "dynamic"}, "fsdp": True},
+        "clm with fsdp": {**of_text, "model": {"activation_memory": "checkpoint"}, "fsdp": True},
         "seq2seq with fsdp": {**own, "task": "seq2seq", "data": str(folder / "targets.csv"), "fsdp": True},
         "embed with fsdp": {**own, "task": "embed", "data": str(folder / "pairs.csv"), "fsdp": True},
         "embed by few labels with fsdp": {

@@ -72,7 +72,7 @@ def run(request, train_quickly, tmp_path_factory):
         "max_length": 48,
         "max_steps": 120,
         "learning_rate": 0.01,
-        "projection": "mean",
+        "model": None,
         "k": "24",
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -121,7 +121,7 @@ def test_labels_are_judged_as_the_validation_documents_decide(run):
 def test_answers_are_as_long_as_those_of_the_training(run):
     if run.task == "qa":
         longest = load_model(str(run.folder)).config.max_answer_length
-        assert f"answers have {longest} tokens at most (--max-answer-length)" in run.shown
+        assert f"answers have {longest} tokens at most, as the longest training answer" in run.shown
         page = re.sub(r"<[^>]+>\s*", " ", (run.folder / "report.html").read_text(encoding="utf-8"))
         assert re.search(rf"tokens of an answer at most\s+{longest}\s", page)
 
@@ -208,7 +208,7 @@ def test_windows_are_trained_on_and_scored_by_the_document(run, train_quickly, t
 
 def test_from_a_pretrained_model(masked_run, train_quickly, quick, tmp_path):
     first = str(masked_run.folder)
-    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "max_steps": 1}
+    new = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": None, "max_steps": 1}
     shown = train_quickly(tmp_path / "run", from_model=first, **{**new, "learning_rate": 1e-12})
     assert f"model from {first}: " in shown and "only its head is new" in shown
     before, after = (load_file(f"{folder}/model.safetensors") for folder in (first, tmp_path / "run"))
@@ -225,7 +225,7 @@ def test_from_a_model_with_full_attention_its_results_say_so(masked_run, train_q
     config = load_model(str(masked_run.folder)).config
     LinformerForMaskedLM(LinformerConfig(**{**config.to_diff_dict(), "attention": "full"})).save_pretrained(first)
     load_tokenizer(str(masked_run.folder)).save_pretrained(first)
-    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "max_steps": 1}
+    new = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": None, "max_steps": 1}
     shown = train_quickly(tmp_path / "run", from_model=str(first), **new)
     kept = "the trained encoder is kept" in shown
     name = "full attention" if kept else "the reader"
@@ -252,7 +252,7 @@ def test_from_a_classifier_of_other_labels(masked_run, train_quickly, quick, tmp
     first = LinformerForSequenceClassification(config)
     first.save_pretrained(tmp_path / "first")
     tokenizer.save_pretrained(tmp_path / "first")
-    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}
+    new = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": None}
     train_quickly(
         tmp_path / "run", from_model=str(tmp_path / "first"), **{**new, "max_steps": 2, "learning_rate": 1e-12}
     )
@@ -273,7 +273,7 @@ def test_from_a_classifier_of_other_labels(masked_run, train_quickly, quick, tmp
 
 
 def test_from_a_model_that_reads_less(masked_run, train_quickly, tmp_path):
-    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": 40, "max_steps": 2}
+    new = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": 40, "max_steps": 2}
     train_quickly(tmp_path / "run", from_model=str(masked_run.folder), **new)
     assert load_model(str(tmp_path / "run")).config.max_position_embeddings == 40
     wrong = "--max-length 5: max_len must be at least k = 6, got 5; shorter texts are not padded to it"
@@ -291,7 +291,7 @@ def test_questions_are_told_apart_by_types_unless_the_first_model_has_one(
     model = type(first)(LinformerConfig(**{**first.config.to_diff_dict(), "type_vocab_size": types}))
     model.save_pretrained(tmp_path / "first")
     load_tokenizer(str(masked_run.folder)).save_pretrained(tmp_path / "first")
-    new = {"k": None, "projection": "mean", "max_length": None, "max_steps": 1, "learning_rate": 1e-12}
+    new = {"k": None, "model": None, "max_length": None, "max_steps": 1, "learning_rate": 1e-12}
     options = {**run.options, **new, "tokenizer": "bpe:8192", "from_model": str(tmp_path / "first")}
     train_quickly(tmp_path / "run", **options)
     found = load_model(str(tmp_path / "run"))
@@ -311,7 +311,7 @@ def test_from_a_model_of_the_same_task_its_head_comes_along(run, train_quickly, 
 
 
 def test_what_follows_from_the_first_model(masked_run, quick):
-    first = TrainSettings(from_model=str(masked_run.folder), train_encoder=True)
+    first = TrainSettings(from_model=str(masked_run.folder), freeze=False)
     settings = FirstModel.of(first).complete(first)
     assert settings.length == quick["max_length"]
     assert settings.peak_rate == pytest.approx(SIZES["tiny"].learning_rate / 5)

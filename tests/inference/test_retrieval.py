@@ -66,7 +66,7 @@ def run(train_quickly, tmp_path_factory):
         "max_length": 32,
         "max_steps": 80,
         "learning_rate": 0.01,
-        "projection": "mean",
+        "model": None,
         "batch_size": 16,
     }
     shown = train_quickly(folder / "run", moments=folder / "moments", **options)

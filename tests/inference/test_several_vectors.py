@@ -68,7 +68,7 @@ def options(tmp_path_factory):
 def run(train_quickly, options, tmp_path_factory):
     """A finished run of three vectors with words. Not to be changed."""
     folder = tmp_path_factory.mktemp("several") / "run"
-    train_quickly(folder, **options, lexical="always", lexical_width=64)
+    train_quickly(folder, **options, lexical="always")
     return SimpleNamespace(folder=folder, metrics=json.loads((folder / "metrics.json").read_text()))
 
 

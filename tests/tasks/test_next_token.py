@@ -22,7 +22,7 @@ from torch_linformer.tasks.language_modeling import CausalLanguageModeling, toke
 from torch_linformer.training.train_settings import TrainSettings
 
 PAD, CLS, SEP = range(3)
-NEW = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}  # options a first model decides
+NEW = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": None}  # options a first model decides
 SAME = {"device": "cpu", "precision": "fp32"}
 
 
@@ -171,7 +171,7 @@ def test_it_predicts_nothing_of_a_document(clm_run):
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),
 )
 def test_other_causal_models(train_quickly, tmp_path, options):
-    train_quickly(tmp_path / "run", task="clm", **{"projection": "mean", "max_steps": 2, **options})
+    train_quickly(tmp_path / "run", task="clm", **{"model": None, "max_steps": 2, **options})
     config = load_model(str(tmp_path / "run")).config
     assert (config.k, config.window, config.attention) == (
         int(options.get("k", 6)),

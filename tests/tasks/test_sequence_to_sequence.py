@@ -26,7 +26,7 @@ from torch_linformer.training.document_trainer import DocumentTrainer
 
 PAD, CLS, SEP = range(3)
 SAME = {"device": "cpu", "precision": "fp32"}
-FIRST = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}  # options a first model decides
+FIRST = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": None}  # options a first model decides
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_labels_are_smoothed_in_training_alone(run, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"attention": "full", "projection": "mean"},
+        {"model": {"attention": "full"}},
         {"window": 4, "activation_memory": "checkpoint", "label_smoothing": 0.1},
         {"activation_memory": "reversible", "chunk_size": 8, "tokenizer": "bytes"},
     ],
@@ -210,8 +210,7 @@ def test_models_that_cannot_begin(run, masked_run, train_quickly, tmp_path):
         ("classify", run, "is an encoder-decoder, which only learns --task seq2seq; begin with another model"),
     ):
         with pytest.raises(InputError) as raised:
-            train_quickly(
-                tmp_path / "run", from_model=str(first.folder), task=task, train_encoder=task == "classify", **FIRST
-            )
+            trained = {"freeze": False} if task == "classify" else {}
+            train_quickly(tmp_path / "run", from_model=str(first.folder), task=task, **trained, **FIRST)
         assert str(raised.value).startswith(f"--from {first.folder}: {reason}")
     assert not os.listdir(tmp_path)

@@ -21,7 +21,7 @@ from torch_linformer.training.kept_reading import KeptReading
 WORDS = {"rain": ["wet", "grey", "mud"], "sun": ["warm", "sand", "sea"]}
 WINDOW = 24  # tokens that the encoder reads at once
 CPU = {"device": "cpu", "precision": "fp32"}
-READ = {"k": None, "projection": "mean", "tokenizer": "bpe:8192", "max_length": None}  # not a new model's
+READ = {"k": None, "model": None, "tokenizer": "bpe:8192", "max_length": None}  # not a new model's
 FROZEN = {**READ, "max_steps": None, "learning_rate": None, "batch_size": 8, "patience": 5, "baseline": False}
 TRAINED = {**READ, "train_encoder": True, "max_steps": 10, "baseline": False}
 

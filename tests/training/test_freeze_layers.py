@@ -17,7 +17,7 @@ from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.train_settings import TrainSettings
 
 LOWEST = {"train_encoder": True, "freeze_layers": 1}
-NEW = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}  # options of new models only
+NEW = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": None}  # options of new models only
 
 
 def test_what_is_kept_is_as_it_was_and_the_rest_learns(masked_run, train_quickly, tmp_path):

@@ -24,8 +24,8 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
 from torch_linformer.training import task_trainers
-from torch_linformer.training.run_options import OF_WORDS
 from torch_linformer.training.step_costs import ModelStep, build_step
+from torch_linformer.training.train_settings import OF_WORDS
 
 LENGTH = 24  # tokens that the encoders read
 SAME = {"device": "cpu", "precision": "fp32"}
@@ -117,9 +117,9 @@ def run_from(train_quickly, data_of):
     """A function: what the screen shows of a short training without speed figures."""
 
     def run(output, source, task="classify", **options):
-        none = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "test": "0.3"}
+        none = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": None, "test": "0.3"}
         usual = {**none, "task": task, "data": data_of(task), "from_model": source, "max_steps": 2, "baseline": False}
-        usual["train_encoder"] = task in OF_WORDS
+        usual["freeze"] = False if task in OF_WORDS else None
         usual |= {"freeze": False} if task == "embed" else {}
         return train_quickly(output, **{**usual, **options})
 
@@ -330,7 +330,7 @@ def test_models_that_cannot_be_begun_with_are_refused_before_their_weights_are_r
         ({"k": "3,4"}, "--k must be one number for an encoder of --from, got '3,4'"),
         ({"k": "@spectrum.json"}, "--k must be one number for an encoder of --from"),
         ({"k": "0", "window": 0}, "k=0 leaves only the window"),
-        ({"exact_first": 2}, "--exact-first is for a new model"),
+        ({"model": {"exact_first": 2}}, "--model is for a new model"),
     ],
 )
 def test_numbers_out_of_range_are_one_line(source_of, run_from, tmp_path, options, problem):

@@ -97,9 +97,9 @@ def test_the_report_lists_the_options_that_meant_something(classifier_run, maske
     for name, finished in (("classify", classifier_run), ("mlm", masked_run)):
         report = (finished.folder / "report.html").read_text(encoding="utf-8")
         options = set(re.findall(r"--[a-z-]+", report[report.rindex("Settings") :]))
-        listed[name] = options & {"--packing", "--whole-words", "--embeddings", "--class-weights", "--projection"}
-    assert listed["classify"] == {"--embeddings", "--class-weights", "--projection"}
-    assert listed["mlm"] == {"--packing", "--whole-words", "--projection"}
+        listed[name] = options & {"--packing", "--whole-words", "--class-weights", "--size"}
+    assert listed["classify"] == {"--class-weights", "--size"}
+    assert listed["mlm"] == {"--packing", "--whole-words", "--size"}
 
 
 def test_the_report_is_one_file_and_holds_the_command(classifier_run):
@@ -339,7 +339,7 @@ def test_a_run_that_diverges_later_keeps_checkpoints_from_before(train_quickly, 
 
 
 def test_a_last_step_that_leaves_nothing_finite_is_no_end(train_quickly, tmp_path):
-    message = refusal(tmp_path / "run", train_quickly, learning_rate=1e18, embeddings="random", max_steps=1)
+    message = refusal(tmp_path / "run", train_quickly, learning_rate=1e18, max_steps=1)
     assert message.startswith("the training diverged at step 1 of 1: the validation loss is nan; lower")
     assert not (tmp_path / "run").exists()
 
@@ -425,11 +425,11 @@ def test_a_mistake_in_the_data_does_not_take_the_folder(tmp_path, train_quickly,
 @pytest.mark.parametrize(
     "options",
     [
-        {"k": "8,6,4", "sharing": "none", "class_weights": "balanced"},
-        {"sharing": "layerwise", "task": "mlm"},
-        {"sharing": "kv", "projection": "random", "tokenizer": "bytes", "k": None},
-        {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", "exact_first": 1, "exact_last": 1},
-        {"attention": "full", "projection": "mean", "learning_rate": None, "max_steps": None, "epochs": 0.2},
+        {"k": "8,6,4", "model": {"projection": "linear", "sharing": "none"}, "class_weights": "balanced"},
+        {"model": {"projection": "linear", "sharing": "layerwise"}, "task": "mlm"},
+        {"model": {"sharing": "kv", "projection": "random"}, "tokenizer": "bytes", "k": None},
+        {"model": {"projection": "dynamic", "slot_mass": "learned", "exact_first": 1, "exact_last": 1}},
+        {"model": {"attention": "full"}, "learning_rate": None, "max_steps": None, "epochs": 0.2},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),
 )

@@ -3,23 +3,14 @@ import dataclasses
 import pytest
 
 from torch_linformer.errors import InputError, flag
-from torch_linformer.nn.attention.context import FullContext
-from torch_linformer.nn.options import AttentionConfig
 from torch_linformer.opening.run_folder import identity
 from torch_linformer.training import train_settings
 from torch_linformer.training.run_options import read_config
 from torch_linformer.training.sizes import SIZES, size_of_width
 from torch_linformer.training.train_settings import TrainSettings
 
+FULL = {"attention": "full"}
 LAYERS = SIZES["base"].layers
-OF_LINFORMER = {
-    "window": 8,
-    "sharing": "kv",
-    "projection": "mean",
-    "slot_mass": "fixed",
-    "exact_first": 1,
-    "exact_last": 1,
-}
 
 
 @pytest.mark.parametrize(("max_length", "slots"), [(2048, 256), (1024, 256), (1000, 250), (64, 16), (4, 1)])
@@ -31,7 +22,7 @@ def test_slots_are_one_number_or_one_a_layer():
     assert TrainSettings(k="7").slots == 7
     numbers = list(range(LAYERS, 0, -1))
     assert TrainSettings(k=",".join(map(str, numbers)), size="base").slots == numbers
-    assert TrainSettings(k="7", sharing="layerwise", projection="linear", size="base").slots == 7
+    assert TrainSettings(k="7,8", model={"num_hidden_layers": 2}).slots == [7, 8]
 
 
 @pytest.mark.parametrize(
@@ -42,10 +33,6 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"k": "-3"}, "--k must lie between 1 and --max-length 64, got -3"),
         ({"k": "many"}, "--k must be a number or comma-separated numbers, got 'many'"),
         ({"k": "8,4", "size": "base"}, f"--k must be one number or one for each of the {LAYERS} layers of"),
-        (
-            {"k": ",".join(["8"] * LAYERS), "size": "base", "sharing": "layerwise", "projection": "conv"},
-            "--sharing layerwise has one projection for all layers: --k must be one number",
-        ),
         ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
         (
             {"task": "translate"},
@@ -60,68 +47,36 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"label_names": "a,,b"}, "--label-names must be two or more different names with commas between them"),
         ({"label_names": "a,1"}, "--label-names must be two or more different names with commas between them"),
         ({"label_names": "a,b", "task": "qa"}, "--label-names goes with --task classify, multilabel, token-classify"),
-        ({"max_answer_length": 0, "task": "qa"}, "--max-answer-length must be a number above 0, got 0"),
-        ({"max_answer_length": 9}, "--max-answer-length goes with --task qa, not classify"),
         ({"class_weights": "heavy"}, "--class-weights must be one of none, balanced, got 'heavy'"),
         ({"max_length": 3, "k": "1"}, "--max-length must be at least 4, got 3"),
-        ({"chunk_size": 0}, "--chunk-size must be a number above 0, got 0"),
-        ({"activation_memory": "all"}, "--activation-memory must be one of none, checkpoint, reversible, got 'all'"),
-        (
-            {"from_model": "m", "activation_memory": "checkpoint"},
-            "--activation-memory is for a new model; --from m has",
-        ),
-        ({"from_model": "m", "chunk_size": 8}, "--chunk-size is for a new model; --from m has its own"),
         ({"batch_size": 0}, "--batch-size must be a number above 0, got 0"),
         ({"epochs": float("inf")}, "--epochs must be a number above 0, got inf"),
         ({"learning_rate": float("nan")}, "--learning-rate must be a number above 0, got nan"),
         ({"minutes": -1.0}, "--minutes must be a number above 0, got -1.0"),
         ({"max_steps": 0}, "--max-steps must be a number above 0, got 0"),
         ({"seed": -1}, "--seed must be at least 0 and below 2^32, got -1"),
-        (
-            {"task": "mlm", "embeddings": "random"},
-            "--embeddings goes with --task classify, multilabel, regress, not mlm",
-        ),
         ({"whole_words": True}, "--whole-words goes with --task mlm, not classify"),
         ({"packing": False}, "--packing goes with --task mlm, clm, not classify"),
         ({"task": "qa", "context_parallel": 2}, "--context-parallel goes with --task classify, multilabel, regress, "),
         ({"fsdp": True, "precision": "fp16"}, "--fsdp does not go with --precision fp16"),
         ({"task": "mlm", "context_parallel": 2}, "--context-parallel reads one document a row: give --no-packing too"),
-        ({"attention": "full", "context_parallel": 2}, "--context-parallel has no effect with --attention full"),
-        ({"task": "clm", "whole_words": True}, "--whole-words goes with --task mlm, not clm"),
-        ({"task": "clm", "projection": "conv"}, "--projection goes with --task classify, multilabel, regress, "),
-        ({"task": "clm", "sharing": "kv"}, "--sharing goes with --task classify, multilabel, regress, "),
+        (
+            {"model": FULL, "context_parallel": 2},
+            "--context-parallel has no effect with --model attention=full",
+        ),
         ({"task": "clm", "overflow": "windows"}, "--overflow windows is not for --task clm, which reads all"),
         ({"task": "clm", "k": "0", "window": 0}, "--k 0 leaves only the window, and --window 0 removes it"),
         ({"task": "clm", "k": "-1"}, "--k must lie between 0 and --max-length 64, got -1"),
         ({"k": "0", "window": 8, "task": "seq2seq"}, "--k must lie between 1 and --max-length 64, got 0"),
-        ({"k": "0", "window": 8, "slot_mass": "fixed"}, "--slot-mass has no effect with --k 0, which leaves only the"),
-        ({"k": "0", "window": 8, "projection": "dynamic"}, "--projection has no effect with --k 0, which leaves"),
-        ({"slot_mass": "heavy"}, "--slot-mass must be one of none, fixed, learned, got 'heavy'"),
-        (
-            {"slot_mass": "fixed", "projection": "linear"},
-            "--slot-mass fixed has no effect with --projection linear, whose slots stand for no number of tokens",
-        ),
-        ({"exact_first": -1}, "--exact-first must be at least 0, got -1"),
-        (
-            {"exact_first": 60, "exact_last": 5},
-            "--exact-first 60 and --exact-last 5 are more than the 64 tokens read at once",
-        ),
-        ({"task": "clm", "exact_last": 1}, "--exact-last goes with --task classify, multilabel, regress, "),
-        ({"attention": "full", "exact_first": 1}, "--exact-first has no effect with --attention full: leave it out"),
-        ({"from_model": "m", "slot_mass": "fixed"}, "--slot-mass is for a new model; --from m has its own"),
         ({"task": "seq2seq", "overflow": "windows"}, "--overflow windows is not for --task seq2seq, which writes one"),
         ({"task": "seq2seq", "text_column": "a"}, "--text-column goes with --task classify, multilabel, regress, "),
         ({"task": "seq2seq", "max_target_length": 3}, "--max-target-length must be at least 4, got 3"),
-        ({"task": "seq2seq", "label_smoothing": 1.0}, "--label-smoothing must be at least 0 and below 1, got 1.0"),
-        ({"task": "seq2seq", "label_smoothing": -0.1}, "--label-smoothing must be at least 0 and below 1, got -0.1"),
-        ({"label_smoothing": 0.1}, "--label-smoothing goes with --task seq2seq, not classify"),
         ({"max_target_length": 8}, "--max-target-length goes with --task seq2seq, not classify"),
         ({"task": "clm", "source_column": "a"}, "--source-column goes with --task seq2seq, not clm"),
         ({"window": -1}, "--window must be at least 0, got -1"),
+        ({"from_model": "m", "model": {"gated": True}}, "--model is for a new model; --from m has its own"),
         ({"from_model": "m", "k": "2,3"}, "--k must be one number for an encoder of --from, got '2,3'"),
-        ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
         ({"freeze": True, "task": "embed"}, "--freeze keeps the weights of another model: name one with --from"),
-        ({"train_encoder": True}, "--train-encoder keeps the weights of another model: name one with --from"),
         ({"freeze_layers": 1}, "--freeze-layers keeps the weights of another model: name one with --from"),
         ({"freeze_layers": -1}, "--freeze-layers must be at least 0, got -1"),
         ({"report_to": "comet"}, "--report-to must be one of tensorboard, wandb, mlflow, got 'comet'"),
@@ -129,10 +84,9 @@ def test_slots_are_one_number_or_one_a_layer():
             {"freeze_layers": 1, "from_model": "m", "task": "mlm"},
             "--freeze-layers goes with --task classify, multilabel, regress, embed, token-classify, qa, not mlm",
         ),
-        ({"freeze": True, "from_model": "m"}, "--freeze goes with --task embed, not classify"),
         (
-            {"train_encoder": True, "from_model": "m", "task": "embed"},
-            "--train-encoder goes with --task classify, multilabel, regress, not embed",
+            {"freeze": True, "from_model": "m", "task": "qa"},
+            "--freeze goes with --task classify, multilabel, regress, ",
         ),
         ({"lexical": "always"}, "--lexical always is for --task embed: words of labels are weighed, and stay"),
         ({"overflow": "windows"}, "--overflow windows reads parts of documents one by one, and words are read of who"),
@@ -140,13 +94,10 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"read_window": 64}, "--read-window 64 is for an encoder of --from: leave it out"),
         *(
             (
-                {"from_model": "m", "task": task, **freeze, name: value},
-                f"{flag(name)} has no effect {how}, as no weight of the encoder is trained: leave it out",
+                {"from_model": "m", "task": task, name: value},
+                f"{flag(name)} has no effect, as no weight of the encoder is trained: leave it out",
             )
-            for task, freeze, how in (
-                ("multilabel", {}, "without --train-encoder"),
-                ("embed", {"freeze": True}, "with --freeze"),
-            )
+            for task in ("multilabel", "embed")
             for name, value in {
                 "epochs": 2.0,
                 "max_steps": 3,
@@ -159,12 +110,14 @@ def test_slots_are_one_number_or_one_a_layer():
             }.items()
             if (task, name) != ("embed", "compile")
         ),
-        ({"attention": "full", "window": 16}, "--window has no effect with --attention full: leave it out"),
-        ({"attention": "full", "sharing": "kv"}, "--sharing has no effect with --attention full: leave it out"),
-        ({"attention": "full", "projection": "conv"}, "--projection has no effect with --attention full: leave it out"),
-        ({"task": "clm", "attention": "full", "window": 0}, "--window has no effect with --attention full"),
-        ({"sharing": "kv"}, "--sharing kv has no effect with --projection mean, which has nothing to share: leave it"),
-        ({"sharing": "none", "projection": "max"}, "--sharing none has no effect with --projection max, which has"),
+        (
+            {"model": FULL, "window": 16},
+            "--window has no effect with --model attention=full: leave it out",
+        ),
+        (
+            {"task": "clm", "model": FULL, "window": 0},
+            "--window has no effect with --model attention=full",
+        ),
         ({"seed": 2**32}, "--seed must be at least 0 and below 2^32, got 4294967296"),
     ],
 )
@@ -174,16 +127,9 @@ def test_what_cannot_be_is_refused(options, message):
     assert str(raised.value).startswith(message)
 
 
-def test_slots_chosen_by_the_input_have_one_map_a_head_unless_somebody_says_otherwise():
-    dynamic = TrainSettings(projection="dynamic")
-    assert (TrainSettings().map_sharing, TrainSettings(projection="linear").map_sharing) == ("headwise", "headwise")
-    assert dynamic.map_sharing == dataclasses.replace(dynamic, epochs=1).map_sharing == "kv_per_head"
-    assert TrainSettings(projection="dynamic", sharing="headwise").map_sharing == "headwise"
-
-
 def test_the_window_and_the_slots_of_a_causal_model():
     new = TrainSettings(task="clm", max_length=2048)
-    assert (new.local_window, new.slots, new.positions) == (64, 64, "rotary")
+    assert (new.local_window, new.slots) == (64, 64)
     assert TrainSettings(task="clm", max_length=64).slots == 16
     assert TrainSettings(task="clm", k="0").slots == 0 and TrainSettings(task="clm", window=0).local_window is None
     assert TrainSettings().local_window is None and TrainSettings(window=8).local_window == 8
@@ -191,26 +137,14 @@ def test_the_window_and_the_slots_of_a_causal_model():
 
 
 def test_full_attention_has_no_slots_and_no_window():
-    full = TrainSettings(attention="full", task="clm", k="many", max_length=64)  # what is not used is not checked
+    full = TrainSettings(model=FULL, task="clm", k="many", max_length=64)  # what is not used is not checked
     assert full.local_window is None and full.slots == 16
-    assert not any(map(full.applies, OF_LINFORMER))
-
-
-def test_tags_and_answers_need_positions():
-    kinds = {task: TrainSettings(task=task).positions for task in ("classify", "mlm", "token-classify", "qa")}
-    assert kinds == {"classify": "none", "mlm": "none", "token-classify": "learned", "qa": "learned"}
-    assert TrainSettings(size="small").positions == "learned"
+    assert not full.applies("window")
 
 
 @pytest.mark.parametrize(("width", "name"), [(8, "tiny"), (128, "tiny"), (383, "tiny"), (768, "base"), (4096, "large")])
 def test_the_size_of_a_model_by_its_width(width, name):
     assert size_of_width(width) is SIZES[name]
-
-
-@pytest.mark.parametrize("name", OF_LINFORMER)
-def test_what_full_attention_does_not_have_is_what_its_modules_refuse(name):
-    options = AttentionConfig(**{name: OF_LINFORMER[name]})
-    assert FullContext.unused_options(options) == [name] and not TrainSettings(attention="full").applies(name)
 
 
 def test_every_option_has_a_help_text_and_a_flag():
@@ -224,7 +158,6 @@ VALUES = {
     "text-column": ('"body"', "body"),
     "label_column": ('"kind"', "kind"),  # an underscore does as well
     "label-names": ('"O,B-PER"', "O,B-PER"),
-    "max_answer_length": ("20", 20),
     "source-column": ('"long"', "long"),
     "group-column": ('"author"', "author"),
     "encoding": ('"cp1252"', "cp1252"),
@@ -235,7 +168,6 @@ VALUES = {
     "max-errors": ("9", 9),
     "target-column": ('"short"', "short"),
     "max-target-length": ("100", 100),
-    "label-smoothing": ("0.1", 0.1),
     "validation": ("0.25", "0.25"),
     "test": ('"test.csv"', "test.csv"),
     "question_column": ('"asked"', "asked"),
@@ -246,14 +178,12 @@ VALUES = {
     "from": ('"models/first"', "models/first"),
     "overflow": ('"windows"', "windows"),
     "lexical": ('"none"', "none"),
-    "lexical-width": ("1024", 1024),
     "vectors": ("8", 8),
     "read-window": ("256", 256),
     "baseline": ("false", False),
     "probe": ("false", False),
     "patience": ("3", 3),
     "freeze": ("true", True),
-    "train-encoder": ("true", True),
     "freeze-layers": ("3", 3),
     "stride": ("5", 5),
     "packing": ("false", False),
@@ -262,16 +192,8 @@ VALUES = {
     "max-length": ("100", 100),
     "k": ("[" + ", ".join(["9"] * LAYERS) + "]", ",".join(["9"] * LAYERS)),
     "window": ("32", 32),
-    "sharing": ('"kv"', "kv"),
-    "projection": ('"conv"', "conv"),
-    "slot-mass": ('"learned"', "learned"),
-    "exact-first": ("1", 1),
-    "exact_last": ("2", 2),
-    "attention": ('"full"', "full"),
-    "activation-memory": ('"reversible"', "reversible"),
-    "chunk-size": ("512", 512),
-    "embeddings": ('"random"', "random"),
     "size": ('"base"', "base"),
+    "model": ('{ projection = "conv", chunk_size = 512 }', {"projection": "conv", "chunk_size": 512}),
     "context-parallel": ("1", 1),
     "fsdp": ("true", True),
     "compile": ("false", False),
@@ -319,6 +241,7 @@ def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
         ("epochs = true", "epochs must be a number or text, got True"),
         ("packing = 1", "packing must be true or false, got 1"),
         ("data = [1, 2]", "data must be a number or text, got [1, 2]"),
+        ("model = 3", "model must be a table of fields and their values, got 3"),
         ("resume = 1", "resume must be true or false, got 1"),
         ("epochs = ", "not valid TOML: "),
         ("caf\xe9 = 1", "not valid TOML: "),
@@ -348,5 +271,5 @@ def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
 def test_one_that_is_does_not_make_another_run_but_needs_steps(monkeypatch):
     monkeypatch.setattr(train_settings, "find_spec", lambda name: name)
     assert identity(TrainSettings(report_to="wandb", push_to_hub="posts")) == identity(TrainSettings())
-    with pytest.raises(InputError, match=r"^--report-to has no effect without --train-encoder, as no weight of the "):
+    with pytest.raises(InputError, match=r"^--report-to has no effect, as no weight of the encoder is "):
         TrainSettings(report_to="wandb", from_model="m")

@@ -12,7 +12,7 @@ _GROUPS = {
     "Length": "max_length max_target_length overflow stride packing",
     "Attention": "k window exact_first exact_last exact_below projection sharing slot_mass attention",
     "Training": "epochs steps max_steps minutes patience batch_size learning_rate slot_learning_rate class_weights "
-    "seed",
+    "whole_words seed",
     "Hardware": "device precision compile context_parallel fsdp",
     "Report": "baseline probe report_to",
     "Run": "output push_to_hub config check resume debug help",

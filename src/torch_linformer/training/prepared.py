@@ -50,7 +50,8 @@ def new_task(
     """The task that the settings, the first model, the names of the labels and the training documents set."""
     kind = TASKS[settings.task]
     if kind is MaskedLanguageModeling:
-        return MaskedLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
+        options = {"packing": settings.packing, "whole_words": settings.whole_words}
+        return MaskedLanguageModeling(tokenizer, settings.seed, **options)
     if kind is CausalLanguageModeling:
         return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
     if kind is Retrieval:

@@ -139,6 +139,7 @@ class TrainSettings(RunOptions):
     packing: bool = option(
         True, "mlm, clm: pack several short documents into one row, where they attend to each other", tasks=OF_TEXT
     )
+    whole_words: bool = option(False, "mlm: mask whole words", tasks=("mlm",))
     k: str | None = option(
         None,
         "number of slots K: one number, or one per layer, comma-separated; 0 for the window only; @spectrum.json or "
@@ -200,9 +201,8 @@ class TrainSettings(RunOptions):
         of_steps=True,
     )
     precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
-    baseline: bool = option(
-        True, "also score the baselines, such as TF-IDF, and compare the speed of a step with full attention"
-    )
+    baseline: bool = option(True, "also score the baselines, such as TF-IDF")
+    probe: bool = option(True, "also compare the speed of a training step with full attention")
     report_to: str | None = option(
         None, "also log losses, learning rate and scores by step to a tracker", TRACKERS, of_steps=True
     )

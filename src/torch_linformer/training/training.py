@@ -80,7 +80,7 @@ class Training:
             settings = self.first.complete(settings)
         self.settings = settings
         # Otherwise nobody makes a step alone, of whole rows.
-        self.is_step_measured = settings.baseline and settings.context_parallel == 1 and not settings.frozen
+        self.is_step_measured = settings.probe and settings.context_parallel == 1 and not settings.frozen
         self.rows, self.spent, self.history = settings.batch_size, Spent(), list[dict[str, Any]]()
         self.data = processes.on_main(lambda: prepare(settings, self.first, read_splits(settings), checkpoint, screen))
         self.task = self.data.task
@@ -158,8 +158,9 @@ class Training:
             scores = self.trainer.scores_of(self.data.test) if lexical is None else lexical.scores
         if not processes.is_main():
             return None
-        if settings.baseline:
-            self.screen.say("measuring the baselines" + " and the speed of a step" * self.is_step_measured)
+        measured = {"the baselines": settings.baseline, "the speed of a training step": self.is_step_measured}
+        if any(measured.values()):
+            self.screen.say(f"measuring {' and '.join(name for name, is_wanted in measured.items() if is_wanted)}")
         baselines = self._baselines(search) if settings.baseline else {}
         self.task.finish(self.model)  # numbers are in the unit of the documents from here on
         return Outcome(
@@ -213,7 +214,7 @@ class Training:
             self.screen.say(compile_backbone(self.model, self.device, training=True))
         if settings.minutes is not None:
             after = [f"scores of {format_count(len(self.data.splits.test))} test documents"]
-            after += ["baselines and speed (--no-baseline)"] * settings.baseline
+            after += ["baselines (--no-baseline)"] * settings.baseline + ["speed test (--no-probe)"] * settings.probe
             self.screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
 
     def _fit(self, *, is_needed: bool = True) -> bool:

@@ -97,7 +97,7 @@ def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
         if model.config.attention != "full" and (model.config.projection != "dynamic" or model.config.causal):
             raise ValueError(
                 "its attention is N × K already; a spectrum needs ordinary attention, such as that of its twin: "
-                "linformer train --attention full, or slots chosen by the input: --projection dynamic"
+                "linformer train --model attention=full, or slots chosen by the input: --model projection=dynamic"
             )
         return  # it is only observed: nothing is put in place of its attention
     if model.config.is_encoder_decoder:

@@ -38,7 +38,7 @@ EXACT_UP_TO = 4096  # tokens; one P takes 7 s there, eight times as long at twic
 RANK = 1024  # values computed of a longer P
 # The attention whose K holds, as options of a training.
 AS_MEASURED = (
-    f"--projection dynamic --sharing kv_per_head --slot-mass learned --window {WINDOW} --exact-first 1 --exact-last 1"
+    f"--window {WINDOW} --model projection=dynamic --model slot_mass=learned --model exact_first=1 --model exact_last=1"
 )
 
 
