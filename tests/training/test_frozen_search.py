@@ -10,7 +10,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening import named_encoders
 from torch_linformer.tasks.baselines import BASELINES
-from torch_linformer.training import kept_reading, model_settings
+from torch_linformer.training import kept_reading, train_settings
 from torch_linformer.training.frozen_search import chunk_baselines
 from torch_linformer.training.kept_reading import windows_of_rows
 from torch_linformer.training.train_settings import TrainSettings
@@ -32,7 +32,7 @@ def test_a_search_begins_with_minilm_where_it_is_installed(monkeypatch):
     assert TrainSettings.of(task="embed", data="x.csv", read_window=0).read_window == 0
     new = TrainSettings.of(task="embed", data="x.csv", from_model="none", size="small")
     assert new.from_model is None and not new.freeze
-    monkeypatch.setattr(model_settings, "is_installed", lambda name: False)
+    monkeypatch.setattr(train_settings, "is_installed", lambda name: False)
     assert TrainSettings.of(task="embed", data="x.csv").from_model is None
     assert TrainSettings.of(data="x.csv").from_model is None
 

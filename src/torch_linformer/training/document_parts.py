@@ -1,7 +1,7 @@
 """What a run for whole documents learns: words, a reader or a trained network, weighed and put into the model."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -27,7 +27,7 @@ from torch_linformer.training.kept_reading import KeptReading, pooled_states
 from torch_linformer.training.prepared import Prepared
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
-from torch_linformer.training.words_and_reader import LinearPart, Targets, fit_reader, fit_words, weigh
+from torch_linformer.training.words_and_reader import OF_WORDS, LinearPart, Targets, fit_reader, fit_words, weigh
 
 NETWORK, SUM = "the network", "both"
 
@@ -100,30 +100,35 @@ class DocumentParts:
             seed=self.settings.seed,
         )
 
-    def learned(self, train: Callable[[], DocumentTrainer | None] | None, *, reads: bool) -> Weighed:
-        """The parts, in the model.
-
-        Args:
-            train: trains the network, whose classifier then is a part instead of the reader's if it is better on the
-                validation documents; None where nothing is trained, or returned where the time is too short.
-            reads: whether the encoder knows something before that, and so is a reader.
-        """
-        words = [self.words] if self.settings.with_lexical_part else []
-        frozen = [*words, self.reader()] if reads else words
-        if train is None:
-            return self._weighed(frozen, self.targets)
-        if reads:  # a head of random weights would spoil what is below it, and one that knows validation would win
+    def begin(self, *, reads: bool) -> None:
+        """Fit the words, and the reader where the encoder ``reads`` already; the model to be trained gets its head."""
+        self.frozen = [self.words] if self.settings.with_lexical_part else []
+        self.before: dict[str, Tensor] | None = None
+        if reads:
+            self.frozen = [*self.frozen, self.reader()]
+        # A head of random weights would spoil what is below it, and one that knows validation would win.
+        if reads and not self.settings.frozen:
             documents, (states, _) = self.data.splits.train, cast(tuple[Tensor, Tensor], self.states)
             of_train = self._targets(documents)
             self._put(weigh([fit_reader(states[: len(documents)], states[:1], of_train)], of_train))
-            before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        if (trainer := train()) is None:
+            self.before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+
+    def weighed(self, trainer: DocumentTrainer | None) -> Weighed:
+        """The parts, in the model.
+
+        Args:
+            trainer: of the trained network, whose classifier is a part instead of the reader's if it is better on the
+                validation documents; None where no step was made.
+        """
+        frozen = self.frozen
+        if trainer is None:
             return self._weighed(frozen, self.targets)
+        words = [part for part in frozen if part.name == OF_WORDS]
         network = self._network(trainer)
         rows = np.flatnonzero(self.targets.judged >= len(self.data.splits.train))  # no step has seen these
         unseen = self.targets.some(rows)
         parts, targets = [*(replace(part, judged=part.judged[rows]) for part in words), network], unseen
-        if reads:
+        if self.before is not None:
             untrained = unseen.loss(*(part.judged[rows] for part in frozen))
             trained = unseen.loss(*(part.judged for part in parts))
             fate = "kept" if trained < untrained else "not kept"
@@ -132,7 +137,7 @@ class DocumentParts:
                 f"{untrained:.4f}"
             )
             if trained >= untrained:
-                self.model.load_state_dict(before)
+                self.model.load_state_dict(self.before)
                 parts, targets = frozen, self.targets
         weighed = self._weighed(parts, targets)
         if self.settings.overflow == "windows":  # a model averages the answers to windows, not their logits
@@ -186,7 +191,7 @@ class DocumentParts:
         task, window = self.task, self.model.config.read_window
         rows: dict[str, dict[str, Any]] = {}
         if not self.settings.with_lexical_part:
-            rows["words"] = self._scores(weigh([self.words], self.targets), self.targets)
+            rows[OF_WORDS] = self._scores(weigh([self.words], self.targets), self.targets)
         reads = self.settings.frozen and window is not None  # an encoder that was trained is another reader
         if reads and max(self.data.test.windows["length"]) > cast(int, window):
             rows["first_window"] = self._scores(weigh([self.reader(window)], self.targets), self.targets)

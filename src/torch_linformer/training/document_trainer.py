@@ -35,21 +35,11 @@ class DocumentTrainer(RunTrainer):
         self.task, self.validation = task, validation
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        smoother = self.label_smoother
-        if smoother is not None and model.training:
-            # The Trainer takes the labels away, and the decoder reads them.
-            reads = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels(inputs["labels"])
-            inputs = {**inputs, "decoder_input_ids": reads}
-        elif smoother is not None:
-            self.label_smoother = None  # the validation loss is that of the labels
-        try:
-            if not model.training:
-                return self.loss_of(model, inputs, *args, **kwargs)
-            parts = parts_of(inputs, self.tokens_at_once)
-            whole = inputs if len(parts) > 1 else None
-            return self.sum_in_turn(partial(self._loss_of_part, model, part, whole) for part in parts)
-        finally:
-            self.label_smoother = smoother
+        if not model.training:
+            return self.loss_of(model, inputs, *args, **kwargs)
+        parts = parts_of(inputs, self.tokens_at_once)
+        whole = inputs if len(parts) > 1 else None
+        return self.sum_in_turn(partial(self._loss_of_part, model, part, whole) for part in parts)
 
     def _loss_of_part(self, model: nn.Module, part: Batch, whole: Batch | None) -> Tensor:
         """What a part adds to the loss of the batch of all processes; this one's ``whole``, if it has more parts."""

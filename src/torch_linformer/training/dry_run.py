@@ -12,8 +12,8 @@ from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.micro_batches import fit_micro_batches
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.step_costs import measure_steps
+from torch_linformer.training.train import prepare_run, trainer_of
 from torch_linformer.training.train_settings import TrainSettings
-from torch_linformer.training.training import Training
 from torch_linformer.training.training_screen import TrainingScreen
 
 
@@ -37,16 +37,16 @@ def try_training(
     transformers.logging.disable_progress_bar()
     screen = screen or TrainingScreen()
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(settings, Path(folder), load_splits, screen)
-        settings, at_once = training.settings, training.settings.batch_size
+        run = prepare_run(settings, Path(folder), load_splits, screen)
+        settings, at_once = run.settings, run.settings.batch_size
         if not settings.frozen:
-            size = fit_micro_batches(training.trainer)
+            size = fit_micro_batches(trainer_of(run))
             at_once = size.texts_at_once
-    rows = training.task.training_rows(training.data.train)
+    rows = run.data.task.training_rows(run.data.train)
     # More take minutes on a CPU, and as long for each token.
     measured = min(at_once, max(1, TOKENS_AT_ONCE // settings.length))
     screen.say("measuring a step")
-    (cost,) = measure_steps([training.step(measured)])
+    (cost,) = measure_steps([run.step(measured)])
     if isinstance(cost, str):
         raise InputError(
             f"a step of {measured} × {settings.length:,} tokens failed ({cost}): lower --max-length"

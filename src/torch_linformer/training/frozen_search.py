@@ -12,11 +12,10 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.opening.run_folder import Spent
 from torch_linformer.tasks.lexical_vector_fit import MOST_DOCUMENTS, learn_weights
-from torch_linformer.tasks.retrieval import Retrieval, asked_of, judgments_of, queries_of
+from torch_linformer.tasks.retrieval import asked_of, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import joined, retrieval_metrics, tfidf_similarities
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.word_rows import word_rows
@@ -27,9 +26,7 @@ from torch_linformer.training.search_parts import (
     FOLDS,
     LEARNED,
     MAPPED,
-    Fold,
     Search,
-    SearchChoice,
     choose,
     described,
     fitted_words,
@@ -44,16 +41,14 @@ from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import Weighing
 
 FIRST = 16  # documents that tell the time
-OTHER = {1: 8}  # vectors of a document beside which a report shows a model of so many; else one
 
 
 class FrozenSearch(NamedTuple):
-    """What was learned, what simple methods and another number of vectors score on the test documents, and examples."""
+    """What was learned, what simple methods score on the test documents, and examples of what is found."""
 
     spent: Spent
     weighing: Weighing
     baselines: dict[str, dict[str, Any]]
-    variants: dict[str, dict[str, Any]]
     hits: list[tuple[str, list[str]]]
 
 
@@ -120,75 +115,32 @@ def learn_search(
     lexical, counts = (None, None) if words == "none" else fitted_words(task, sources, pieces.channels, width)
     lessons = _lessons(trainer, read, source)
 
-    def learned(most: int, folds: Any = None) -> _Learned:
-        own = PieceVectors(**{**pieces.options, "most": most})
-        search = Search(known.documents, read.by(own), None if counts is None else counts[0], lessons)
-        return _learn(
-            task, search, own, lexical, counts, tested, screen.say, folds, always=words == "always", seed=seed
-        )
-
-    variants: dict[str, dict[str, Any]] = {}
-    folds = None
-    if compared and read.windows is not None and lexical is not None:
-        other = OTHER.get(pieces.most, 1)
-        beside = learned(other)
-        variants[f"{other} vector{'s' * (other > 1)} of a document with its words"] = beside.weighing.scores
-        folds, task.vectors.lexical = beside.folds, None
-    fitted, weighing, choice, tried, _ = learned(pieces.most, folds)
-    with torch.no_grad():
-        pieces.map.load_state_dict(fitted.map.state_dict())
-    pieces.to(trainer.args.device)
-    screen.say(described(choice, tried, f"each of {FOLDS} folds, learned from the others"))
-    baselines = {}
-    if compared and tested.windows is not None:
-        baselines = chunk_baselines(test.documents, tested.windows)
-    spent = Spent(time.monotonic() - begin, spent.tokens)
-    with torch.no_grad():
-        vectors = tested.by(pieces)  # with the map that was learned
-    hits = task.hits(vectors, test.documents)
-    return FrozenSearch(spent, weighing, baselines, variants, hits)
-
-
-class _Learned(NamedTuple):
-    pieces: PieceVectors
-    weighing: Weighing
-    choice: SearchChoice
-    tried: list[SearchChoice]
-    folds: tuple[list[Fold], list[Fold]]
-
-
-def _learn(
-    task: Retrieval,
-    search: Search,
-    pieces: PieceVectors,
-    lexical: LexicalVector | None,
-    counts: list[tuple[Any, Any]] | None,
-    tested: _Read,
-    say: Any,
-    folds: tuple[list[Fold], list[Fold]] | None,
-    *,
-    always: bool,
-    seed: int,
-) -> _Learned:
-    """The parts that win on folds, learned from all documents, and what they score on the test documents."""
+    search = Search(known.documents, read.by(pieces), None if counts is None else counts[0], lessons)
     all_counts = None if counts is None else sparse.vstack([documents for documents, _ in counts]).tocsr()
     fold_of = search.folds(seed)
     splits = [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in np.unique(fold_of)]
-    exact, sketched = folds_of(search, splits, lexical, all_counts, pieces, seed, say, folds)
-    choice, tried = choose(exact, always)
-    judgments = judgments_of(search.documents)
-    theta = None
+    exact, sketched = folds_of(search, splits, lexical, all_counts, pieces, seed, screen.say)
+    choice, tried = choose(exact, always=words == "always")
+    screen.say(described(choice, tried, f"each of {FOLDS} folds, learned from the others"))
+    judgments, theta = judgments_of(known.documents), None
     if choice.words == LEARNED and lexical is not None and counts is not None:
         of_documents, of_queries = (word_rows(lexical, part) for part in counts[0])
         theta = learn_weights(of_documents, of_queries, judgments, seed)
     give_words(task, lexical, all_counts, choice, sketched, theta)
     vectors = tested.by(pieces)
     if choice.vectors == MAPPED:
-        everything = np.arange(len(search.documents))
-        pieces = learned_map(pieces, search, everything, np.arange(len(judgments.queries)), seed)
-        vectors = pieces.mapped(vectors)
-    weighing = weighing_of(task, choice, tried, vectors, tested.examples.documents)
-    return _Learned(pieces, weighing, choice, tried, (exact, sketched))
+        everything = np.arange(len(known.documents)), np.arange(len(judgments.queries))
+        fitted = learned_map(pieces, search, *everything, seed)
+        vectors = fitted.mapped(vectors)
+        with torch.no_grad():
+            pieces.map.load_state_dict(fitted.map.state_dict())
+    weighing = weighing_of(task, choice, vectors, test.documents)
+    pieces.to(trainer.args.device)
+    spent = Spent(time.monotonic() - begin, spent.tokens)
+    baselines = {}
+    if compared and tested.windows is not None:
+        baselines = chunk_baselines(test.documents, tested.windows)
+    return FrozenSearch(spent, weighing, baselines, task.hits(vectors, test.documents))
 
 
 def chunk_baselines(documents: Dataset, windows: list[Tensor]) -> dict[str, dict[str, Any]]:

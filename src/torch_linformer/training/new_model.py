@@ -45,7 +45,7 @@ def build_config(
     positions = "rotary" if causal else "learned" if settings.task in POSITIONED else size.position_embedding
     # Segment means generalize best from a few thousand documents (docs/log.md).
     slots = {} if causal or settings.has_full_attention else {"projection": "mean"}
-    chosen = slots | settings.own_fields
+    chosen: dict[str, Any] = {**slots, **settings.own_fields}
     if chosen.get("projection") == "dynamic":  # two P, for keys and for values, learn slowly (docs/slots.md)
         chosen = {"sharing": "kv_per_head", **chosen}
     return LinformerConfig(

@@ -59,7 +59,6 @@ class Outcome:
     weighed: Weighed | None
     lexical: Weighing | None
     baselines: dict[str, dict[str, Any]]
-    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     hits: list[tuple[str, list[str]]] = field(default_factory=list)
     costs: tuple[Cost, Cost] | None
     history: list[dict[str, Any]]
@@ -213,7 +212,7 @@ def _headlines(outcome: Outcome) -> list[Headline]:
 def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
     task, scores = outcome.task, {outcome.method: outcome.scores}
-    scores |= outcome.parts | outcome.variants
+    scores |= outcome.parts
     scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
     keys, best = task.headline, task.best_metric
     rows = [(name, *(format_score(row[key]) if key in row else None for key in keys)) for name, row in scores.items()]

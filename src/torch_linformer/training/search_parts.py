@@ -205,7 +205,6 @@ def folds_of(
     pieces: PieceVectors | None,
     seed: int,
     say: Callable[[str], object] | None = None,
-    known_words: Sequence[Sequence[Fold]] | None = None,
 ) -> tuple[list[Fold], list[Fold]]:
     """What candidates, learned from some documents, say of others: with exact words, and with their sketches.
 
@@ -217,7 +216,6 @@ def folds_of(
         pieces: whose map is learned; None for vectors as they are.
         seed: of what is drawn.
         say: is told of the progress.
-        known_words: folds of the same documents, whose words are taken; None to learn them.
     """
     judgments = judgments_of(search.documents)
     documents_of, asking = asked_of(search.documents, search.vectors)
@@ -236,9 +234,7 @@ def folds_of(
             mapped = learned_map(pieces, search, inside, learns, seed)
             fold.vectors[MAPPED] = largest_products(mapped.mapped(asking[judges]), mapped.mapped(documents_of[outside]))
         other = Fold(fold.judgments, fold.groups, vectors=fold.vectors)
-        if known_words is not None:
-            fold.words, other.words = (folds[number].words for folds in known_words)
-        elif lexical is not None and search.counts is not None:
+        if lexical is not None and search.counts is not None:
             known, asked = search.counts
             fit_vector(lexical, all_counts)
             rows = word_rows(lexical, known[inside]), word_rows(lexical, asked[learns])
@@ -310,7 +306,7 @@ def weigh_vectors(
     say(described(choice, tried, "validation"))
     give_words(task, lexical, all_counts, choice, [sketched], theta)
     tested = torch.from_numpy(np.asarray(trainer.answers_to(test)))
-    return weighing_of(task, choice, tried, tested, test.documents)
+    return weighing_of(task, choice, tested, test.documents)
 
 
 def give_words(
@@ -330,9 +326,7 @@ def give_words(
     task.vectors.lexical = lexical
 
 
-def weighing_of(
-    task: Retrieval, choice: SearchChoice, tried: Sequence[SearchChoice], tested: Tensor, documents: Dataset
-) -> Weighing:
+def weighing_of(task: Retrieval, choice: SearchChoice, tested: Tensor, documents: Dataset) -> Weighing:
     """What a choice and its parts score on the test documents."""
     lexical, kept = task.vectors.lexical, choice.words != NO_WORDS
     scores = {"both": task.scores(tested, documents)}

@@ -25,6 +25,7 @@ from torch_linformer.tasks.linear_classifiers import CLASSIFIERS, REGRESSIONS, L
 from torch_linformer.tasks.word_features import GRAMS, PAIRS, WORDS, WordCounts, WordFeatures
 
 FOLDS = 5
+OF_WORDS = "words"  # the name of their part
 RIDGES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3)  # of the reader's classifier; each begins as the one before
 ITERATIONS = 200  # for each of them
 CONSTANT = 1e-3  # of the usual standard deviation; what deviates less tells only rounding errors apart
@@ -149,7 +150,7 @@ def fit_words(counts: WordCounts, targets: Targets) -> LinearPart:
     fitted = fit(best.model, x[: counts.known], columns, balanced=balanced)
     unseen = torch.from_numpy(fitted.decisions(x[counts.known :]))
     head = counts.head(best.features, *fitted)
-    return LinearPart("words", f"{best.kind}: {best.model}", best.judged, unseen, head)
+    return LinearPart(OF_WORDS, f"{best.kind}: {best.model}", best.judged, unseen, head)
 
 
 class Trial(NamedTuple):
