@@ -188,7 +188,7 @@ def test_an_encoder_with_a_window(train_quickly, tmp_path):
 
 @pytest.mark.parametrize("task", ["clm", "classify"])
 def test_from_a_causal_model(clm_run, train_quickly, tmp_path, task):
-    options = {**NEW, "max_steps": 1, "learning_rate": 1e-12, "task": task, "train_encoder": task == "classify"}
+    options = {**NEW, "max_steps": 1, "learning_rate": 1e-12, "task": task}
     shown = train_quickly(tmp_path / "run", from_model=str(clm_run.folder), **options)
     assert f"model from {clm_run.folder}: " in shown
     before, after = (load_file(f"{folder}/model.safetensors") for folder in (clm_run.folder, tmp_path / "run"))

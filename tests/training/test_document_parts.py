@@ -23,7 +23,7 @@ WINDOW = 24  # tokens that the encoder reads at once
 CPU = {"device": "cpu", "precision": "fp32"}
 READ = {"k": None, "model": None, "tokenizer": "bpe:8192", "max_length": None}  # not a new model's
 FROZEN = {**READ, "max_steps": None, "learning_rate": None, "batch_size": 8, "patience": 5, "baseline": False}
-TRAINED = {**READ, "train_encoder": True, "max_steps": 10, "baseline": False}
+TRAINED = {**READ, "freeze": False, "max_steps": 10, "baseline": False}
 
 
 def row_of(task, draw):

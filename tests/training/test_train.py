@@ -321,7 +321,7 @@ def test_a_run_that_diverges_at_once_leaves_nothing(train_quickly, tmp_path):
 
 
 def test_a_run_that_diverges_later_keeps_checkpoints_from_before(train_quickly, tmp_path):
-    options = {"learning_rate": 200.0, "embeddings": "random"}
+    options = {"learning_rate": 200.0, "task": "mlm"}
     message = refusal(tmp_path / "run", train_quickly, **options)
     step = re.fullmatch(
         r"the training diverged at step (\d+) of 40: the loss is nan; lower --learning-rate, now 200 and name another "
@@ -339,7 +339,7 @@ def test_a_run_that_diverges_later_keeps_checkpoints_from_before(train_quickly, 
 
 
 def test_a_last_step_that_leaves_nothing_finite_is_no_end(train_quickly, tmp_path):
-    message = refusal(tmp_path / "run", train_quickly, learning_rate=1e18, max_steps=1)
+    message = refusal(tmp_path / "run", train_quickly, task="mlm", learning_rate=1e18, max_steps=1)
     assert message.startswith("the training diverged at step 1 of 1: the validation loss is nan; lower")
     assert not (tmp_path / "run").exists()
 
@@ -520,6 +520,6 @@ def test_a_check_says_what_a_training_would_take_and_leaves_nothing(quick, tmp_p
 def test_what_would_be_gained_is_said_where_nothing_pretrained_is_there(
     train_quickly, tmp_path, monkeypatch, installed
 ):
-    monkeypatch.setattr("torch_linformer.training.training.is_installed", lambda name: installed)
+    monkeypatch.setattr("torch_linformer.training.train.is_installed", lambda name: installed)
     shown = train_quickly(tmp_path / "run", max_steps=1, baseline=False)
     assert ('pip install "torch-linformer[minilm]"' in shown) is not installed
