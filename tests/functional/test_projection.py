@@ -113,7 +113,7 @@ def test_pooling_takes_the_real_tokens_of_each_window(gradients, pool, kind, cas
 def test_empty_windows_are_those_without_a_real_token(case):
     sequence, mask, max_len, num_slots = case
     window = math.ceil(max_len / num_slots)
-    empty = empty_windows(sequence, window, num_slots, trailing(mask)).mask
+    empty = empty_windows(trailing(mask), window, num_slots, sequence.shape[-2], sequence.device).mask
     for row in range(sequence.shape[0]):
         filled = {position // window for position in reference.real_positions(mask, row, sequence.shape[-2])}
         expected = [slot not in filled for slot in range(num_slots)]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention as flex_module
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference, use_implementation, window
+from torch_linformer.functional import attention, reference, use_implementation
 from torch_linformer.functional.softmax import repeat_heads
 
 pytestmark = [
@@ -252,13 +252,13 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(
 @pytest.fixture
 def joined(monkeypatch):
     """How often two softmaxes were joined, by torch: some AMD processors would take oneDNN in bfloat16."""
-    calls, flash = [], window.WINDOWED_ATTENTION.table["flash"]
+    calls, flash = [], attention.WINDOWED_ATTENTION.table["flash"]
 
     def counting(*call):
         calls.append(call)
         return flash.compute(*call)
 
-    monkeypatch.setitem(window.WINDOWED_ATTENTION.table, "flash", flash._replace(compute=counting))
+    monkeypatch.setitem(attention.WINDOWED_ATTENTION.table, "flash", flash._replace(compute=counting))
     with use_implementation("flash", "torch"):
         yield calls
 

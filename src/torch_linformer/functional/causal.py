@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.attention import blocks_of, first_positions, join_weights, local_mask, local_parts
+from torch_linformer.functional.cpu import sizes_for
 from torch_linformer.functional.padding import Padding, check_padding_mask, reorder, zero_padding
 from torch_linformer.functional.pytorch import assert_async, is_compiling, is_traced, is_transformed, records_a_graph
 from torch_linformer.functional.softmax import SoftmaxCall, additive_mask, check_scale
-from torch_linformer.functional.window import blocks_of, first_positions, join_weights, local_mask, local_parts
 
 CHUNK = 64  # positions in a chunk
 GROUP = 8  # chunks in a group, in a graph

@@ -1,13 +1,79 @@
-"""What only a CPU has: when oneDNN, and when the operator below SDPA, computes an operation, and when it is faster."""
+"""What a CPU has for itself: oneDNN, the operator below SDPA, when each is faster, and how much is computed at a time.
+
+What is worked on at once stays in a CPU's caches, as measured (docs/log.md). A GPU wants the opposite, few kernels over
+much data: its sizes are chosen by arithmetic and have not been measured (docs/performance.md).
+"""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.implementations import Implementation
-from torch_linformer.functional.pytorch import is_transformed, is_watched, onednn_has_bfloat16, records_a_graph
+from torch_linformer.functional.implementations import UNMEASURED, Implementation, compute, register
+from torch_linformer.functional.pytorch import (
+    is_transformed,
+    is_watched,
+    onednn_has_bfloat16,
+    records_a_graph,
+    runs_in_chunks,
+)
+
+
+class Sizes(NamedTuple):
+    """How much one type of device computes at a time.
+
+    Attributes:
+        window_block: queries whose windows are computed together with slots.
+        window_scores: scores of slots and windows; None for all.
+        pooled_scores: scores of slots chosen by the input.
+        segment: positions of causal attention whose chunks are computed side by side, in a loop over segments.
+        inference_rows: queries from their projection to the output; None for all.
+    """
+
+    window_block: int
+    window_scores: int | None
+    pooled_scores: int
+    segment: int
+    inference_rows: int | None
+
+
+CPU = Sizes(window_block=64, window_scores=2**21, pooled_scores=2**20, segment=512, inference_rows=1024)
+# A block of 128 queries copies (K + c + 2r) / c keys and values a query, with K 256 and r 32 that is 6 for c = 64 and
+# 3.5 for c = 128, for a sixth more scores. 2^27 scores are 512 MB in float32. A segment is 64 chunks of 64 positions.
+OTHERS = Sizes(window_block=128, window_scores=None, pooled_scores=2**27, segment=4096, inference_rows=None)
+
+
+def sizes_for(device: torch.device) -> Sizes:
+    """The sizes of a device."""
+    return CPU if device.type == "cpu" else OTHERS
+
+
+QUERIES = register(
+    "queries",
+    {
+        "chunks": Implementation(
+            lambda length, device: sizes_for(device).inference_rows,
+            "inference on a CPU, no graph",
+            lambda length, device: (
+                None
+                if runs_in_chunks(sizes_for(device).inference_rows)
+                else "only inference outside of graphs, on a CPU, goes chunk by chunk"
+            ),
+            lambda length, device: length > (sizes_for(device).inference_rows or length),
+            measured="docs/log.md",
+        ),
+        "at once": Implementation(lambda length, device: None, measured=f"docs/log.md; {UNMEASURED} off a CPU"),
+    },
+    is_plan=True,
+)
+
+
+def queries_at_once(length: int, device: torch.device) -> int | None:
+    """Queries from their projection to the output at a time; None for all of them."""
+    number: int | None = compute(QUERIES, length, device)
+    return number
+
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
 PRODUCTS = (torch.float32, torch.bfloat16)  # types in which it multiplies matrices

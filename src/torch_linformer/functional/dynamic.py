@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torch_linformer.functional.cpu import by_flash
-from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.cpu import by_flash, sizes_for
 from torch_linformer.functional.implementations import Implementation, compute, register
-from torch_linformer.functional.padding import Padding, check_padding_mask, justify, mask_of
+from torch_linformer.functional.padding import Collective, check_padding_mask, justify, mask_of
 from torch_linformer.functional.pytorch import flash_attention, is_transformed, records_a_graph
 from torch_linformer.functional.slots import Slots
 
@@ -163,11 +162,11 @@ class Pooled(NamedTuple):
         for target, source in zip((*self.slots, self.log_mass), (*other.slots, other.log_mass), strict=True):
             target.copy_(source)
 
-    def whole_rows(self, padding: Padding) -> "Pooled":
+    def whole_rows(self, collective: Collective) -> "Pooled":
         """Slots of whole rows, where these are of a piece of them."""
-        peak = padding.highest(self.log_mass.detach())
+        peak = collective.highest(self.log_mass.detach())
         share = (self.log_mass - peak).exp()
-        joined = padding.total(torch.cat([*(x * share for x in self.slots), share], dim=-1))
+        joined = collective.total(torch.cat([*(x * share for x in self.slots), share], dim=-1))
         *sums, mass = torch.split(joined, [*(x.shape[-1] for x in self.slots), 1], dim=-1)
         return Pooled(tuple(x / mass for x in sums), peak + mass.log())
 
