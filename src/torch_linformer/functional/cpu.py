@@ -136,8 +136,8 @@ def by_flash(compute: Callable[..., Any], why_not: Callable[..., str | None]) ->
     def pays(*call: Any) -> bool:
         return not records_a_graph() and not is_watched()  # counters of operations know only public ones
 
-    needs = "plain tensors on a CPU, of one width; no graph, no torch.func"
-    return Implementation(compute, needs, why_not_flash, pays, is_public=False)
+    needs = "plain tensors on a CPU, of one width; no graph, no torch.func; private to PyTorch"
+    return Implementation(compute, needs, why_not_flash, pays)
 
 
 def tensors_in(call: Iterable[Any]) -> Iterator[Tensor]:
