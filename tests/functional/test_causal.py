@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_linformer.functional import reference
-from torch_linformer.functional.causal import CausalState, Clock, SlotWeights
+from torch_linformer.functional.causal import CausalState, SlotWeights, carry, carry_by_groups, count_tokens
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -795,9 +795,8 @@ def test_sums_are_carried_as_one_after_another(chunks, padded, in_a_graph):
     real = torch.rand(2, chunks, 5, generator=generator) < 0.7 if padded else None
     decay, start = torch.tensor([[0.0, 0.01, 12.8]], **DOUBLE), torch.randn(2, 1, 3, 4, generator=generator, **DOUBLE)
     added = torch.randn(2, 1, chunks, 3, 4, generator=generator, **DOUBLE)
-    clock = Clock(real, (chunks, 5), decay.device, torch.float64)
-    carry = clock._carry_by_groups if in_a_graph else clock.carry
-    before, after = carry(decay, added, start)
+    _, counts = count_tokens(real, (chunks, 5), decay)
+    before, after = (carry_by_groups if in_a_graph else carry)(counts, decay, added, start)
     sums = start
     for chunk in range(chunks):
         assert_close(before[:, :, chunk], sums)

@@ -390,7 +390,8 @@ def _attend_in_blocks(by_sdpa: bool, query: Tensor, slots: Slots, window: Window
 
     parts = list(zip(*(split(x, 2) for x in (queries, *span_keys, *span_values)), split(visible, 1), strict=True))
     slot_parts = [None] * len(parts) if visible_slots is None else split(visible_slots, 1)
-    outputs, softmaxes = list[Tensor](), list[Tensor]()
+    outputs: list[Tensor] = []
+    softmaxes: list[Tensor] = []
     for (queries, *spans, visible), visible_slots in zip(parts, slot_parts, strict=True):
         block_keys, block_values = spans[: len(span_keys)], spans[len(span_keys) :]
         if by_sdpa:

@@ -65,12 +65,6 @@ class CausalSlots(NamedTuple):
         weights_v = None if self.weights_v is None else self.weights_v.map(function)
         return self._replace(weights_k=self.weights_k.map(function), weights_v=weights_v)
 
-    def reorder(self, order: Tensor | None) -> "CausalSlots":
-        """The weights of positions in the ``order`` of a :class:`Padding`."""
-        if order is None:
-            return self
-        return self.map_weights(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
-
 
 class CausalInput(NamedTuple):
     """Consecutive positions: scaled queries ``(B, H, N, D)``; keys and values with zeros at padding, bool ``(B, N)``.
@@ -91,26 +85,6 @@ class CausalInput(NamedTuple):
         padding = None if self.padding is None else function(self.padding, -1)
         slots = None if self.slots is None else self.slots.map_weights(lambda weights: function(weights, -2))
         return type(self)(query, key, value, padding, slots, self.window)
-
-    def to(self, dtype: torch.dtype) -> Self:
-        return self._replace(query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
-
-    def pad(self, number: int) -> Self:
-        """The inputs with ``number`` positions of padding after them."""
-        padding = self.padding
-        if padding is None:
-            padding = self.query.new_zeros(self.query.shape[0], self.query.shape[2], dtype=torch.bool)
-        filled = self._replace(padding=None).map(lambda x, dim: F.pad(x, (0, 0, 0, number)))
-        return filled._replace(padding=F.pad(padding, (0, number), value=True))
-
-    def split(self, sizes: list[int]) -> "list[CausalInput]":
-        """Parts of these sizes. Split, not sliced: the gradient of a slice is as long as the whole."""
-        parts = self.map(lambda x, dim: torch.split(x, sizes, dim))
-
-        def part(number: int) -> "CausalInput":
-            return parts.map(lambda x, dim: x[number])
-
-        return [part(number) for number in range(len(sizes))]
 
 
 @dataclass
@@ -187,51 +161,49 @@ class CausalState:
         return [getattr(self, field.name) for field in fields(self)]
 
 
-class Clock:
+def count_tokens(real: Tensor | None, chunks: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
     """Real tokens counted along n chunks of c positions; ``real`` is bool ``(B, n, c)``, or None where all are.
 
-    Attributes:
-        ticks: tokens of the chunk up to each position, ``(B, n, c)``, or ``(1, 1, c)`` where all are real.
-        tokens: of each chunk, ``(B or 1, n)``.
+    Those of the chunk up to each position, ``(B, n, c)`` or ``(1, 1, c)``; and those of each chunk, ``(B or 1, n)``.
     """
+    if real is None:
+        ticks = torch.arange(1, chunks[1] + 1, device=like.device, dtype=like.dtype)
+        return ticks[None, None], like.new_full((1, chunks[0]), chunks[1])
+    ticks = real.to(like.dtype).cumsum(dim=-1)
+    return ticks, ticks[..., -1]
 
-    def __init__(self, real: Tensor | None, chunks: tuple[int, int], device: torch.device, dtype: torch.dtype) -> None:
-        self.real, (number, size) = real, chunks
-        if real is None:
-            self.ticks = torch.arange(1, size + 1, device=device, dtype=dtype)[None, None]
-            self.tokens = torch.full((1, number), size, device=device, dtype=dtype)
-        else:
-            self.ticks = real.to(dtype).cumsum(dim=-1)
-            self.tokens = self.ticks[..., -1]
 
-    def carry(self, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums ``(B, H, n, K, X)`` before each chunk, and those after the last one, ``(B, H, K, X)``.
+def carry(tokens_Bn: Tensor, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums ``(B, H, n, K, X)`` before each of n chunks, and those after the last one, ``(B, H, K, X)``.
 
-        They decay by ``decay_HK`` nats a token (H may be 1) from ``start_BHKX``, to which each chunk adds, relative to
-        its beginning, ``added_BHnKX``.
-        """
-        if records_a_graph():
-            return self._carry_by_groups(decay_HK, added_BHnKX, start_BHKX)
-        elapsed = F.pad(self.tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
-        sums = _faded_sums(decay_HK, elapsed, elapsed[..., :-1], added_BHnKX, start_BHKX)
-        return sums[:, :, :-1], sums[:, :, -1]
+    They decay by ``decay_HK`` nats a token (H may be 1) from ``start_BHKX``, to which each chunk adds, relative to its
+    beginning, ``added_BHnKX``.
+    """
+    if records_a_graph():
+        return carry_by_groups(tokens_Bn, decay_HK, added_BHnKX, start_BHKX)
+    elapsed = F.pad(tokens_Bn.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    sums = _faded_sums(decay_HK, elapsed, elapsed[..., :-1], added_BHnKX, start_BHKX)
+    return sums[:, :, :-1], sums[:, :, -1]
 
-    def _carry_by_groups(self, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
-        """From group to group, and in each from chunk to chunk: a graph has all chunks, and n² factors are too many."""
-        chunks = added_BHnKX.shape[2]
-        groups = blocks_of(chunks, GROUP)
-        fill = groups * GROUP - chunks
-        added = torch.unflatten(F.pad(added_BHnKX, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
-        tokens = torch.unflatten(F.pad(self.tokens, (0, fill)), 1, (groups, GROUP))
-        # Tokens before each chunk of a group and, last, in the group, (B, 1, groups, GROUP + 1).
-        elapsed = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
-        decay, rest = decay_HK.unsqueeze(1), elapsed[..., -1:] - elapsed[..., :-1]
-        # Relative to the end of a group, because growth from its beginning would leave the range of float32.
-        group_sums = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
-        before_groups = F.pad(elapsed[:, 0, :, -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
-        sums = _faded_sums(decay_HK, before_groups, before_groups[..., 1:], group_sums, start_BHKX)
-        in_groups = _faded_sums(decay, elapsed, elapsed[..., :-1], added, sums[:, :, :-1])
-        return first_positions(in_groups[:, :, :, :-1].flatten(2, 3), chunks), sums[:, :, -1]
+
+def carry_by_groups(
+    tokens_Bn: Tensor, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor
+) -> tuple[Tensor, Tensor]:
+    """From group to group, and in each from chunk to chunk: a graph has all chunks, and n² factors are too many."""
+    chunks = added_BHnKX.shape[2]
+    groups = blocks_of(chunks, GROUP)
+    fill = groups * GROUP - chunks
+    added = torch.unflatten(F.pad(added_BHnKX, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
+    tokens = torch.unflatten(F.pad(tokens_Bn, (0, fill)), 1, (groups, GROUP))
+    # Tokens before each chunk of a group and, last, in the group, (B, 1, groups, GROUP + 1).
+    elapsed = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    decay, rest = decay_HK.unsqueeze(1), elapsed[..., -1:] - elapsed[..., :-1]
+    # Relative to the end of a group, because growth from its beginning would leave the range of float32.
+    group_sums = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
+    before_groups = F.pad(elapsed[:, 0, :, -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    sums = _faded_sums(decay_HK, before_groups, before_groups[..., 1:], group_sums, start_BHKX)
+    in_groups = _faded_sums(decay, elapsed, elapsed[..., :-1], added, sums[:, :, :-1])
+    return first_positions(in_groups[:, :, :, :-1].flatten(2, 3), chunks), sums[:, :, -1]
 
 
 def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor, start: Tensor) -> Tensor:
@@ -248,8 +220,8 @@ def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor
     return sums.transpose(-3, -2)
 
 
-class WeightsOfChunks:
-    """The weights ``proj`` of positions ``(…, n, c, K)``, relative to the beginning of their chunk, and their sums.
+class RunningWeights:
+    """The weights of positions, relative to the beginning of their chunk, and their sums.
 
     Attributes:
         decay: ``(H or 1, K)``.
@@ -258,25 +230,22 @@ class WeightsOfChunks:
         mass_after: sums of the weights of all, ``(B, H, K)``.
     """
 
-    def __init__(self, clock: Clock, proj: SlotWeights, mass: Tensor) -> None:
-        self.clock = clock
-        decay = proj.decay.to(mass.dtype)
+    def __init__(self, proj: SlotWeights, mass: Tensor, real: Tensor | None, ticks: Tensor, tokens: Tensor) -> None:
+        self.tokens, decay = tokens, proj.decay.to(mass.dtype)
         self.decay = decay if decay.dim() == 2 else decay.unsqueeze(0)
-        grown = torch.exp(self.decay[:, None, None] * clock.ticks[:, None, :, :, None])
-        grown = grown.expand(-1, -1, clock.tokens.shape[1], -1, -1)
-        absent = None if clock.real is None else ~clock.real[:, None, :, :, None]
-        if proj.weights is not None:
-            weights = proj.weights.to(grown.dtype)
+        grown = torch.exp(self.decay[:, None, None] * ticks[:, None, :, :, None])
+        grown = grown.expand(-1, -1, tokens.shape[1], -1, -1)
+        weights = None if proj.weights is None else proj.weights.to(grown.dtype)
+        if real is not None:
+            absent = ~real[:, None, :, :, None]
             # Masked before the product: the gradient of 0 · NaN is NaN.
-            grown = grown * (weights if absent is None else weights.masked_fill(absent, 0.0))
-        elif absent is not None:
-            grown = grown.masked_fill(absent, 0.0)
-        self.grown = grown
-        added = grown.cumsum(dim=-2)
-        before, after = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
-        self.mass_after = after.squeeze(-1)
-        self.mass = added + before.squeeze(-1).unsqueeze(-2)
-        if clock.real is not None:
+            masked = (grown if weights is None else weights).masked_fill(absent, 0.0)
+            grown, weights = (masked, None) if weights is None else (grown, masked)
+        self.grown = grown if weights is None else grown * weights
+        added = self.grown.cumsum(dim=-2)
+        before, after = carry(tokens, self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
+        self.mass, self.mass_after = added + before.squeeze(-1).unsqueeze(-2), after.squeeze(-1)
+        if real is not None:
             # No token yet: the sums are zeros too, and so is their mean.
             self.mass = self.mass.masked_fill(self.mass == 0, 1.0)
 
@@ -284,25 +253,34 @@ class WeightsOfChunks:
 class RunningMeans:
     """Means of a sequence in K slots at every position: products with them, without the means themselves.
 
-    The sequence has zeros at padding; ``sums_BHKX`` are the weighted sums of what came before.
+    The sequence ``(B, H, n, c, X)`` has zeros at padding; ``sums_BHKX`` are the weighted sums of what came before.
     """
 
-    def __init__(self, weights: WeightsOfChunks, sequence_BHncX: Tensor, sums_BHKX: Tensor) -> None:
-        self.weights, self.sequence_BHncX = weights, sequence_BHncX
+    def __init__(self, weights: RunningWeights, sequence_BHncX: Tensor, sums_BHKX: Tensor) -> None:
+        self.mass, self.sequence_BHncX = weights.mass, sequence_BHncX
         self.grown_BHncK = weights.grown.to(sequence_BHncX.dtype)
         added_BHnKX = (self.grown_BHncK.transpose(-2, -1) @ sequence_BHncX).to(sums_BHKX.dtype)
-        before_BHnKX, self.sums = weights.clock.carry(weights.decay, added_BHnKX, sums_BHKX)
+        before_BHnKX, self.sums = carry(weights.tokens, weights.decay, added_BHnKX, sums_BHKX)
         self.before_BHnKX = before_BHnKX.to(sequence_BHncX.dtype)
 
     def products(self, queries_BHncX: Tensor, own_BHncc: Tensor) -> Tensor:
         """``q · mean`` of every position and slot, ``(B, H, n, c, K)``, from ``own``, q · x within the chunks."""
         sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_BHnKX.transpose(-2, -1)
-        return (sums_BHncK / self.weights.mass).to(queries_BHncX.dtype)
+        return (sums_BHncK / self.mass).to(queries_BHncX.dtype)
 
     def mix(self, shares_BHncK: Tensor) -> Tensor:
         """The means, weighted with each position's shares: ``(B, H, n, c, X)``."""
-        shares = (shares_BHncK / self.weights.mass).to(shares_BHncK.dtype)
+        shares = (shares_BHncK / self.mass).to(shares_BHncK.dtype)
         return (shares @ self.grown_BHncK.transpose(-2, -1)).tril() @ self.sequence_BHncX + shares @ self.before_BHnKX
+
+
+def _attend(scores: list[Tensor], mixes: list[Callable[[Tensor], Tensor]], dropout_p: float) -> tuple[Tensor, Tensor]:
+    """Output and softmax over parts together: each has its scores, and what mixes its values by their weights."""
+    sizes, softmax = [x.shape[-1] for x in scores], torch.softmax(torch.cat(scores, dim=-1), dim=-1)
+    scores.clear()  # so that what follows is computed in the same memory
+    weights = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
+    outputs = [mix(x) for mix, x in zip(mixes, torch.split(weights, sizes, dim=-1), strict=True)]
+    return sum(outputs[1:], start=outputs[0]), softmax
 
 
 def attend_segment(
@@ -312,7 +290,8 @@ def attend_segment(
 
     Returns the output; with ``need_weights`` the softmax (slots, exact tokens, window); and the state after them.
     """
-    query, key, value, padding, slots, window = inputs.to(dtype)
+    query, key, value = (x.to(dtype) for x in inputs[:3])
+    padding, slots, window = inputs[3:]
     length, before, device = query.shape[2], (window or 1) - 1, query.device
     num_slots, num_first = state.mass_k.shape[-1], state.first_keys.shape[2]
     real = None if padding is None else ~padding
@@ -330,19 +309,21 @@ def attend_segment(
     queries, keys_BHnsD, values_BHnsX = chunks(query, 2).contiguous(), spans(keys), spans(values)
     products_BHncs = queries @ keys_BHnsD.transpose(-2, -1)
     scores: list[Tensor] = []
+    mixes: list[Callable[[Tensor], Tensor]] = []
     after: dict[str, Tensor] = {}
     if slots is not None:
-        chunks_real = None if real is None else chunks(real, 1)
-        clock = Clock(chunks_real, (keys_BHnsD.shape[2], chunk), device, state.keys.dtype)
+        real_Bnc = None if real is None else chunks(real, 1)
+        counts = real_Bnc, *count_tokens(real_Bnc, (keys_BHnsD.shape[2], chunk), state.keys)
         chunk_slots = slots.map_weights(lambda weights: chunks(weights, weights.dim() - 2))
-        weights_k = weights_v = WeightsOfChunks(clock, chunk_slots.weights_k, state.mass_k)
+        weights_k = weights_v = RunningWeights(chunk_slots.weights_k, state.mass_k, *counts)
         if chunk_slots.weights_v is not None:
-            weights_v = WeightsOfChunks(clock, chunk_slots.weights_v, state.mass_v)
+            weights_v = RunningWeights(chunk_slots.weights_v, state.mass_v, *counts)
         means_k = RunningMeans(weights_k, keys_BHnsD[..., before:, :], state.keys)
         means_v = RunningMeans(weights_v, values_BHnsX[..., before:, :], state.values)
         after |= {"keys": means_k.sums, "mass_k": weights_k.mass_after}
         after |= {"values": means_v.sums, "mass_v": weights_v.mass_after}
         scores.append(means_k.products(queries, products_BHncs[..., before:]))
+        mixes.append(means_v.mix)
         if slots.bias is not None:
             bias = slots.bias if slots.bias.dim() == 1 else slots.bias[:, None, None]
             scores[0] = scores[0] + bias.to(dtype)
@@ -351,7 +332,8 @@ def attend_segment(
         seen = state.sees_first(state.tokens.unsqueeze(-1) + numbers, window)
         # All chunks share these keys in one product: broadcast over the chunks it would copy them for each.
         scores_BHNT = query @ state.first_keys.to(dtype).transpose(-2, -1)
-        scores.append(chunks(scores_BHNT + additive_mask(seen, scores_BHNT.dtype), 2))
+        scores.append(chunks(scores_BHNT + additive_mask(seen, dtype), 2))
+        mixes.append(lambda weights: chunks(weights.flatten(2, 3) @ state.first_values.to(dtype), 2))
     if window is not None:
         tokens = state.tokens.unsqueeze(-1)
         is_recent = torch.arange(before, 0, -1, device=device) <= tokens
@@ -360,30 +342,18 @@ def attend_segment(
         in_window = local_mask(chunk, before, 0, device)
         itself = torch.ones_like(in_window).tril(before) & torch.ones_like(in_window).triu(before)  # at padding
         visible = ((is_real.unsqueeze(-2) & in_window) | itself).unsqueeze(1)
-        scores.append(products_BHncs + additive_mask(visible, products_BHncs.dtype))
-    softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
-    scores.clear()  # so that what follows is computed in the same memory
-    kept = F.dropout(softmax, call.dropout_p) if call.dropout_p > 0 else softmax
-    sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
-    to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
-    outputs = []
-    if slots is not None:
-        outputs.append(means_v.mix(to_slots))
-    if num_first > 0:
-        outputs.append(chunks(to_first.flatten(2, 3) @ state.first_values.to(dtype), 2))
-    if window is not None:
-        outputs.append(to_window @ values_BHnsX)
-    output = sum(outputs[1:], start=outputs[0]).flatten(2, 3)
+        scores.append(products_BHncs + additive_mask(visible, dtype))
+        mixes.append(lambda weights: weights @ values_BHnsX)
+    output, softmax = _attend(scores, mixes, call.dropout_p)
     weights = None
     if call.need_weights:
-        weights = softmax.flatten(2, 3)
-        if window is not None:
-            weights = join_weights(softmax, num_slots + num_first, before, 0)
+        joins = window is not None
+        weights = join_weights(softmax, num_slots + num_first, before, 0) if joins else softmax.flatten(2, 3)
     after |= {"recent_keys": _last_tokens(keys, before, real), "recent_values": _last_tokens(values, before, real)}
     tokens = state.tokens + (length if real is None else real.sum(dim=-1))
     # Copies: a view would keep the memory of the whole segment.
     state = replace(state, tokens=tokens, **{name: x.clone() for name, x in after.items()})
-    return zero_padding(output.to(inputs.value.dtype), padding), weights, state
+    return zero_padding(output.flatten(2, 3).to(inputs.value.dtype), padding), weights, state
 
 
 def _last_tokens(sequence: Tensor, number: int, real: Tensor | None) -> Tensor:
@@ -401,38 +371,32 @@ def _last_tokens(sequence: Tensor, number: int, real: Tensor | None) -> Tensor:
     return last[:, :, :number]
 
 
-def attend_next(token: CausalInput, state: CausalState, dropout_p: float) -> tuple[Tensor, Tensor, CausalState]:
+def attend_next(
+    token: CausalInput, state: CausalState, dtype: torch.dtype, dropout_p: float
+) -> tuple[Tensor, Tensor, CausalState]:
     """One token in each row, without chunks: output, softmax and the state after it."""
-    query, key, value, padding, slots, window = token
-    scores, outputs = [], []
+    query, key, value = (x.to(dtype) for x in token[:3])
+    padding, slots, window = token[3:]
+    scores: list[Tensor] = []
+    mixes: list[Callable[[Tensor], Tensor]] = []
     keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
     if slots is not None:
         keys, mass_k = _add_token(keys, mass_k, slots.weights_k, key, padding)
         values, mass_v = _add_token(values, mass_v, slots.weights_v or slots.weights_k, value, padding)
-        scores_BH1K = ((query @ keys.transpose(-2, -1).to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
-        if slots.bias is not None:
-            scores_BH1K = scores_BH1K + slots.bias.unsqueeze(-2).to(scores_BH1K.dtype)
-        scores.append(scores_BH1K)
-    num_slots, num_first = mass_k.shape[-1], state.first_keys.shape[2]
-    if num_first > 0:
-        seen = state.sees_first(state.tokens.unsqueeze(-1), window)
-        scores.append((query @ state.first_keys.transpose(-2, -1).to(query.dtype)).masked_fill(~seen, float("-inf")))
-    recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
-    recent_values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
+        scores_BH1K = ((query @ keys.transpose(-2, -1).to(dtype)) / _not_0(mass_k)).to(dtype)
+        scores.append(scores_BH1K if slots.bias is None else scores_BH1K + slots.bias.unsqueeze(-2).to(dtype))
+        mixes.append(lambda weights: (weights / _not_0(mass_v)).to(dtype) @ values.to(dtype))
+    if state.first_keys.shape[2] > 0:
+        unseen = ~state.sees_first(state.tokens.unsqueeze(-1), window)
+        scores.append((query @ state.first_keys.transpose(-2, -1).to(dtype)).masked_fill(unseen, float("-inf")))
+        mixes.append(lambda weights: weights @ state.first_values.to(dtype))
+    recent_keys = torch.cat([state.recent_keys.to(dtype), key], dim=2)
+    recent_values = torch.cat([state.recent_values.to(dtype), value], dim=2)
     if window is not None:
         missing = torch.arange(window - 1, -1, -1, device=key.device) > state.tokens.unsqueeze(-1)
         scores.append((query @ recent_keys.transpose(-2, -1)).masked_fill(missing[:, None, None], float("-inf")))
-    softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
-    kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
-    to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
-    if slots is not None:
-        outputs.append((to_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
-    if num_first > 0:
-        outputs.append(to_first @ state.first_values.to(value.dtype))
-    if window is not None:
-        outputs.append(to_window @ recent_values)
-    tokens = state.tokens + 1
+        mixes.append(lambda weights: weights @ recent_values)
+    (output, softmax), tokens = _attend(scores, mixes, dropout_p), state.tokens + 1
     # Copies: a view would keep the token that has left the window.
     recent_keys, recent_values = recent_keys[:, :, 1:].clone(), recent_values[:, :, 1:].clone()
     if padding is not None:
@@ -441,8 +405,8 @@ def attend_next(token: CausalInput, state: CausalState, dropout_p: float) -> tup
         recent_keys = torch.where(absent, state.recent_keys, recent_keys)
         recent_values = torch.where(absent, state.recent_values, recent_values)
     first = state.first_keys, state.first_values
-    after = CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values, *first)
-    return sum(outputs[1:], start=outputs[0]), softmax, after
+    state = CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values, *first)
+    return zero_padding(output.to(token.value.dtype), padding), softmax, state
 
 
 def _add_token(
@@ -532,24 +496,17 @@ def causal_linformer_attention(
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     for name, weights in (("weights_k", slots.weights_k), ("weights_v", slots.weights_v or slots.weights_k)):
         _check_weights(name, weights, key, key_padding_mask, slots.chunk_size)
-    padding = None
-    if key_padding_mask is not None:
-        # Means count the real tokens themselves; a window counts positions, and so do the first tokens.
-        is_ordered = window is not None or exact_first > 0
-        padding = Padding(key_padding_mask, in_order=not is_ordered)
-        query, key, value = (padding.justify(x) for x in (query, key, value))
-        slots = slots.reorder(padding.order)
-    output, _, _ = attend_causally(
-        query,
-        key,
-        value,
-        slots,
-        window=window,
-        exact_first=exact_first,
-        padding_mask=None if padding is None else padding.trailing,
-        call=SoftmaxCall(dropout_p, scale=scale),
-    )
-    return output if padding is None else padding.restore(output)
+    call, tokens = SoftmaxCall(dropout_p, scale=scale), {"window": window, "exact_first": exact_first}
+    if key_padding_mask is None:
+        return attend_causally(query, key, value, slots, **tokens, call=call)[0]
+    # Means count the real tokens themselves; a window counts positions, and so do the first tokens.
+    padding = Padding(key_padding_mask, in_order=window is None and exact_first == 0)
+    query, key, value = (padding.justify(x) for x in (query, key, value))
+    order = padding.order
+    if order is not None:
+        slots = slots.map_weights(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
+    output, _, _ = attend_causally(query, key, value, slots, **tokens, padding_mask=padding.trailing, call=call)
+    return padding.restore(output)
 
 
 def attend_causally(
@@ -572,7 +529,7 @@ def attend_causally(
     before dropout, first slots, then the first T tokens (0 where the window holds one), then the window, the query's
     own position last; and the state after the last position.
     """
-    device = query.device.type
+    device, length = query.device.type, query.shape[2]
     if state is None:
         num_slots = 0 if slots is None else slots.weights_k.decay.shape[-1]
         state = CausalState.empty(key, value, num_slots, window, exact_first)
@@ -581,7 +538,7 @@ def attend_causally(
     # Sums exceed the range of float16. Scores in bfloat16 err three times as much as SDPA's; the cost of float32 was
     # measured only on a CPU, where it is small (docs/log.md).
     dtype = torch.promote_types(query.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
-    if query.shape[2] == 0:
+    if length == 0:
         num_weights = state.mass_k.shape[-1] + exact_first + (window or 0)
         return value, query.new_zeros(*query.shape[:3], num_weights) if call.need_weights else None, state
     if exact_first > 0:
@@ -589,9 +546,8 @@ def attend_causally(
     inputs = CausalInput(query, key, value, padding_mask, slots, window)
     has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
-        if not is_traced() and query.shape[2] == 1:
-            output, softmax, state = attend_next(inputs.to(dtype), state, call.dropout_p)
-            output = zero_padding(output.to(value.dtype), padding_mask)
+        if not is_traced() and length == 1:
+            output, softmax, state = attend_next(inputs, state, dtype, call.dropout_p)
             return output, softmax if call.need_weights else None, state
         return _attend_in_segments(inputs, state, dtype, call)
 
@@ -602,19 +558,25 @@ def _attend_in_segments(
     """A segment of whole chunks at a time; a rest of a chunk is a segment of its own."""
     length, chunk = inputs.query.shape[2], CHUNK if inputs.slots is None else inputs.slots.chunk_size
     if records_a_graph():  # sizes are symbolic: one segment, filled up with padding, serves every length
-        filled = inputs.pad(blocks_of(length, chunk) * chunk - length)
-        output, weights, state = attend_segment(filled, state, chunk, dtype, call)
+        padding, fill = inputs.padding, blocks_of(length, chunk) * chunk - length
+        if padding is None:
+            padding = inputs.query.new_zeros(inputs.query.shape[0], length, dtype=torch.bool)
+        inputs = inputs._replace(padding=None).map(lambda x, dim: F.pad(x, (0, 0, 0, fill)))
+        inputs = inputs._replace(padding=F.pad(padding, (0, fill), value=True))
+        output, weights, state = attend_segment(inputs, state, chunk, dtype, call)
         return first_positions(output, length), None if weights is None else first_positions(weights, length), state
     whole, longest = length - length % chunk, sizes_for(inputs.query.device).segment
     size = max(chunk, longest - longest % chunk)
-    sizes = [size] * (whole // size) + [whole % size, length - whole]
+    sizes = [size for size in [size] * (whole // size) + [whole % size, length - whole] if size > 0]
     attend: Callable[..., Any] = attend_segment
     # A segment keeps only its inputs for the backward pass; the transforms of torch.func allow no hooks for that.
     if torch.is_grad_enabled() and not is_transformed():
         attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=call.dropout_p > 0)
-    outputs, all_weights = [], []
-    for segment in inputs.split([size for size in sizes if size > 0]):
-        output, weights, state = attend(segment, state, min(chunk, segment.query.shape[2]), dtype, call)
+    # Split, not sliced: the gradient of a slice is as long as the whole.
+    segments, outputs, all_weights = inputs.map(lambda x, dim: torch.split(x, sizes, dim)), [], []
+    for number, size in enumerate(sizes):
+        segment = segments.map(lambda parts, dim, number=number: parts[number])
+        output, weights, state = attend(segment, state, min(chunk, size), dtype, call)
         outputs.append(output)
         all_weights.append(weights)
     return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if call.need_weights else None, state
