@@ -6,7 +6,7 @@ from calls import attend_causally, attend_with_window
 
 from torch_linformer.functional import causal, cpu
 from torch_linformer.functional.causal import SlotWeights
-from torch_linformer.functional.dynamic import Reach, SegmentPrior, blocks_of_slots
+from torch_linformer.functional.dynamic import Reach, Scoring, SegmentPrior
 
 pytestmark = pytest.mark.cpu("its sizes, against those of all other devices, for which 'meta' stands")
 META = torch.device("meta")  # tensors without numbers, on which whatever is not a CPU's path runs here
@@ -57,8 +57,7 @@ def test_pooled_scores_of_another_device_are_one_block():
     def blocks(device):
         queries, scored = torch.rand(2, 300, 4, device=device), torch.rand(3, 2, 5_000, 4, device=device)
         prior, tokens = SegmentPrior(*torch.zeros(2, 300, device=device)), torch.tensor([5_000], device=device)
-        reach = Reach(queries, prior, scored, tokens, 0)
-        return len(list(blocks_of_slots(reach, queries, scored)))
+        return len(list(Reach(Scoring(queries, prior, scored, tokens, 0, None)).blocks()))
 
     assert blocks(META) == 1
     assert blocks("cpu") == 3 * 10

@@ -17,9 +17,10 @@ def computed(monkeypatch):
     counts = []
 
     def counting(compute):
-        def count(queries, prior, scored, *others):
-            counts.append(scored.shape[0] * queries.shape[0] * queries.shape[1] * scored.shape[2])
-            return compute(queries, prior, scored, *others)
+        def count(scoring, *pooled):
+            heads, slots, _ = scoring.queries.shape
+            counts.append(heads * slots * scoring.scored.shape[0] * scoring.scored.shape[2])
+            return compute(scoring, *pooled)
 
         return count
 
