@@ -46,6 +46,7 @@ class Operation:
     queries: int = 1
     weights: str = ""
     window: int | None = None
+    exact_first: int = 0
     chunk_size: int = 64
     fill: str = "nan"
     seed: int = 0
@@ -87,6 +88,7 @@ def operations(draw):
         queries=draw(st.integers(0, 5)),
         weights=draw(st.sampled_from(["", "N", "HN", "BHN"])),
         window=draw(st.none() | st.integers(1, 9)),
+        exact_first=draw(st.sampled_from([0, 0, 1, 4])),
         chunk_size=draw(st.integers(1, 13)),
         fill=draw(FILLS),
         seed=draw(SEEDS),
@@ -192,7 +194,7 @@ def test_causal_linformer_attention(case):
     projections = proj_k, proj_v = proj_of("k"), proj_of("v")
     bias = wanted["score_bias"]
     slots = CausalSlots(proj_k, proj_v, bias, case.chunk_size)
-    options = {"window": case.window, "scale": case.scale}
+    options = {"window": case.window, "exact_first": case.exact_first, "scale": case.scale}
     output = causal_linformer_attention(*sequences, slots, key_padding_mask=case.mask, **options)
     assert output.isfinite().all()
     scale = 1 / math.sqrt(width) if case.scale is None else case.scale
@@ -207,7 +209,8 @@ def test_causal_linformer_attention(case):
                 of_both.append((proj.decay.expand(heads, case.k)[head], weights))
             one, key, value = (x[row, head, real] for x in sequences)
             bias_of_head = bias.expand(heads, case.k)[head]
-            found, _ = row_alone.causal_head(one, key, value, *of_both, bias_of_head, case.window, 0, scale)
+            tokens = case.window, case.exact_first
+            found, _ = row_alone.causal_head(one, key, value, *of_both, bias_of_head, *tokens, scale)
             outputs.append(torch.stack(found) if found else value)
         expected.append(torch.stack(outputs, dim=1))
     actual = output.transpose(1, 2)[~case.padding]
