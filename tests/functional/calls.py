@@ -34,19 +34,16 @@ def attend_with_window(
     return slot_attention(query, slots, window=window, **options)
 
 
-def causal_linformer_attention(
-    query, key, value, weights_k, weights_v=None, *, score_bias=None, chunk_size=64, **options
-):
+def causal_linformer_attention(query, key, value, weights, *, score_bias=None, chunk_size=64, **options):
     """Causal attention to running means with these weights, checked."""
-    return of_record(query, key, value, CausalSlots(weights_k, weights_v, score_bias, chunk_size), **options)
+    return of_record(query, key, value, CausalSlots(weights, score_bias, chunk_size), **options)
 
 
 def attend_causally(
     query,
     key,
     value,
-    weights_k=None,
-    weights_v=None,
+    weights=None,
     *,
     score_bias=None,
     chunk_size=64,
@@ -57,7 +54,7 @@ def attend_causally(
     **call,
 ):
     """The same, unchecked, with the softmax and the state after it."""
-    slots = None if weights_k is None else CausalSlots(weights_k, weights_v, score_bias, chunk_size)
+    slots = None if weights is None else CausalSlots(weights, score_bias, chunk_size)
     options = {"window": window, "exact_first": exact_first, "padding_mask": padding_mask, "state": state}
     return causal.attend_causally(query, key, value, slots, **options, call=SoftmaxCall(**call))
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_linformer.functional import reference
-from torch_linformer.functional.causal import CausalState, SlotWeights, carry, carry_by_groups, count_tokens
+from torch_linformer.functional.causal import CausalState, SlotWeights, carry, carry_by_groups
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -24,7 +24,7 @@ WINDOWS = (None, 1, 5, 29)
 
 
 def draw_inputs(seed, batch, heads, length, width, v_width, num_slots, weights="head", bias_heads=True, steepest=1.0):
-    """Query, key, value, decays and weights of keys and of values, score bias: float64, all wanting a gradient.
+    """Query, key, value, decays and weights, score bias: float64, all wanting a gradient.
 
     ``weights`` is the first size of their shape: ``none``, ``position`` (N, K), ``head`` (H, N, K) or ``row``.
     """
@@ -34,17 +34,14 @@ def draw_inputs(seed, batch, heads, length, width, v_width, num_slots, weights="
     def draw(*shape):
         return torch.randn(shape, generator=generator, **DOUBLE)
 
-    projections = []
-    for _ in range(2):
-        decay = torch.rand(heads, num_slots, generator=generator, **DOUBLE) * steepest
-        each = None if weights == "none" else draw(*lead[weights], length, num_slots).exp()
-        projections.append(SlotWeights(decay, each))
+    decay = torch.rand(heads, num_slots, generator=generator, **DOUBLE) * steepest
+    proj = SlotWeights(decay, None if weights == "none" else draw(*lead[weights], length, num_slots).exp())
     bias = draw(*[heads] * bias_heads, num_slots)
     sequences = [draw(batch, heads, length, size) for size in (width, width, v_width)]
-    tensors = [x for x in [*sequences, *projections[0], *projections[1], bias] if x is not None]
+    tensors = [x for x in [*sequences, *proj, bias] if x is not None]
     for tensor in tensors:
         tensor.requires_grad_()
-    return sequences, projections, bias
+    return sequences, proj, bias
 
 
 class CountElements(TorchDispatchMode):
@@ -64,7 +61,7 @@ def tensors_of(*groups):
     return [x for group in groups for x in group if x is not None]
 
 
-def literal(sequences, proj_k, proj_v, bias, window, mask, exact_first=0):
+def literal(sequences, proj, bias, window, mask, exact_first=0):
     """The definition of each row by itself, for weights and biases of any shape."""
     batch, heads, length = sequences[0].shape[:3]
     bias = None if bias is None else bias.expand(heads, -1)
@@ -76,10 +73,9 @@ def literal(sequences, proj_k, proj_v, bias, window, mask, exact_first=0):
     outputs = []
     for row in range(batch):
         one = slice(row, row + 1)
-        projections = [of_row(proj, row) for proj in (proj_k, proj_v)]
         padding = None if mask is None else mask[one]
         options = {"score_bias": bias, "window": window, "exact_first": exact_first, "key_padding_mask": padding}
-        outputs.append(reference.causal_linformer_attention(*(x[one] for x in sequences), *projections, **options))
+        outputs.append(reference.causal_linformer_attention(*(x[one] for x in sequences), of_row(proj, row), **options))
     return torch.cat(outputs)
 
 
@@ -100,7 +96,7 @@ def part_of(proj, positions):
     return proj if proj.weights is None else SlotWeights(proj.decay, proj.weights[..., positions, :])
 
 
-def in_pieces(sizes, sequences, proj_k=None, proj_v=None, *, padding_mask=None, state=None, **options):
+def in_pieces(sizes, sequences, proj=None, *, padding_mask=None, state=None, **options):
     """Output, weights and last state of positions that are handed over so many at a time."""
     outputs, weights, start = [], [], 0
     for size in sizes:
@@ -108,8 +104,7 @@ def in_pieces(sizes, sequences, proj_k=None, proj_v=None, *, padding_mask=None, 
         start += size
         output, softmax, state = attend_causally(
             *(x[:, :, piece] for x in sequences),
-            None if proj_k is None else part_of(proj_k, piece),
-            None if proj_v is None else part_of(proj_v, piece),
+            None if proj is None else part_of(proj, piece),
             padding_mask=None if padding_mask is None else padding_mask[:, piece],
             state=state,
             **options,
@@ -154,27 +149,29 @@ def pieces(draw):
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(case=pieces(), shared=st.booleans(), biased=st.booleans())
-def test_pieces_are_the_definition_in_output_weights_and_every_gradient(gradients, take_at_once, case, shared, biased):
+@given(case=pieces(), biased=st.booleans())
+def test_pieces_are_the_definition_in_output_weights_and_every_gradient(gradients, take_at_once, case, biased):
     """Whatever stands at padding; the sums before a piece are what the last one has left."""
-    sizes, (sequences, (proj_k, proj_v), bias), has_slots, mask, options, segment = case
-    proj_v, bias = (None if shared else proj_v), (bias if biased and has_slots else None)
+    sizes, (sequences, proj, bias), has_slots, mask, options, segment = case
+    bias = bias if biased and has_slots else None
     tokens = {name: options[name] for name in ("window", "exact_first")}
     hidden = torch.zeros(len(sequences[0]), sum(sizes), dtype=torch.bool) if mask is None else mask
     poisoned = [x.detach().masked_fill(hidden[:, None, :, None], float("nan")).requires_grad_() for x in sequences]
     none = SlotWeights(torch.zeros(sequences[0].shape[1], 0, **DOUBLE))
-    parameters = tensors_of(proj_k, proj_v or [], [bias]) if has_slots else []
+    parameters = tensors_of(proj, [bias]) if has_slots else []
     with pytest.MonkeyPatch.context() as patch:
         take_at_once(patch, segment=segment)
-        projections = (proj_k, proj_v) if has_slots else (None, None)
+        weights = proj if has_slots else None
         output, weights, state = in_pieces(
-            sizes, poisoned, *projections, padding_mask=mask, score_bias=bias, need_weights=True, **options
+            sizes, poisoned, weights, padding_mask=mask, score_bias=bias, need_weights=True, **options
         )
-        fast, _, _ = in_pieces(sizes, poisoned, *projections, padding_mask=mask, score_bias=bias, **options)
+        fast, _, _ = in_pieces(
+            sizes, poisoned, proj if has_slots else None, padding_mask=mask, score_bias=bias, **options
+        )
     assert torch.equal(fast, output) and not output.transpose(1, 2)[hidden].any()
     assert state.tokens.tolist() == (~hidden).sum(dim=-1).tolist()
-    actual, literals = at_tokens(output, mask), (proj_k, proj_v or proj_k) if has_slots else (none, none)
-    expected = at_tokens(literal(sequences, *literals, bias, mask=mask, **tokens), mask)
+    actual = at_tokens(output, mask)
+    expected = at_tokens(literal(sequences, proj if has_slots else none, bias, mask=mask, **tokens), mask)
     assert_close(actual, expected)
     if len(actual):
         found = gradients(actual, [*poisoned, *parameters])
@@ -189,25 +186,25 @@ def test_pieces_are_the_definition_in_output_weights_and_every_gradient(gradient
 )
 def test_sizes_of_distinct_primes(gradients, monkeypatch, take_at_once, weights, window):
     take_at_once(monkeypatch, segment=7)
-    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 17, 5, 11, 13, weights)
+    sequences, proj, bias = draw_inputs(0, 2, 3, 17, 5, 11, 13, weights)
     mask = ends_padded(17, (0, 0), (4, 3))
     options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": 3}
-    actual = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
-    expected = at_tokens(literal(sequences, proj_k, proj_v, bias, window, mask), mask)
+    actual = at_tokens(causal_linformer_attention(*sequences, proj, **options), mask)
+    expected = at_tokens(literal(sequences, proj, bias, window, mask), mask)
     assert_close(actual, expected)
-    wanted = tensors_of(sequences, proj_k, proj_v, [bias])
+    wanted = tensors_of(sequences, proj, [bias])
     assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
-def test_one_decay_for_all_heads_and_weights_for_one(gradients):
-    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 7, 5, 2, 4, "row")
-    proj_k = SlotWeights(proj_k.decay[0], proj_k.weights[:1, :1])
-    proj_v = SlotWeights(proj_v.decay[:1], proj_v.weights[:, :1])
-    full_k, full_v = (SlotWeights(p.decay, p.weights.expand(2, 3, 7, 4)) for p in (proj_k, proj_v))
-    actual = causal_linformer_attention(*sequences, proj_k, proj_v, score_bias=bias[0], window=2)
-    expected = literal(sequences, full_k, full_v, bias[0], 2, None)
+@pytest.mark.parametrize("one", [0, 1], ids=["one row", "one head"])
+def test_one_decay_for_all_heads_and_weights_for_one(gradients, one):
+    sequences, proj, bias = draw_inputs(0, 2, 3, 7, 5, 2, 4, "row")
+    proj = SlotWeights(proj.decay[one], proj.weights[:1, :1] if one == 0 else proj.weights[:, :1])
+    full = SlotWeights(proj.decay, proj.weights.expand(2, 3, 7, 4))
+    actual = causal_linformer_attention(*sequences, proj, score_bias=bias[0], window=2)
+    expected = literal(sequences, full, bias[0], 2, None)
     assert_close(actual, expected)
-    wanted = [*sequences, *proj_k, *proj_v, bias]
+    wanted = [*sequences, *proj, bias]
     assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
@@ -242,12 +239,12 @@ PATHS = {"whole": [19], "uneven": [1, 7, 2, 9], "tokens": [1] * 19, "a-token-aft
 @pytest.mark.cpu("elsewhere they are read in bfloat16")
 @pytest.mark.parametrize("sizes", [[19], [4, *[1] * 15]], ids=["whole", "tokens"])
 def test_first_tokens_in_half_precision_are_read_in_float32(sizes):
-    sequences, projections, _ = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    sequences, proj, _ = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
     low = [x.detach().bfloat16() for x in sequences]
-    weights = [SlotWeights(*(x.detach().float() for x in proj)) for proj in projections]
+    weights = SlotWeights(*(x.detach().float() for x in proj))
     options = {"window": 3, "exact_first": 4, "scale": 1.0}  # a scale that rounds no query
-    expected, _, _ = in_pieces(sizes, [x.float() for x in low], *weights, **options)
-    output, _, _ = in_pieces(sizes, low, *weights, **options)
+    expected, _, _ = in_pieces(sizes, [x.float() for x in low], weights, **options)
+    output, _, _ = in_pieces(sizes, low, weights, **options)
     assert torch.equal(output, expected.bfloat16())
 
 
@@ -270,12 +267,12 @@ def plain(query, key, value, decay, weights, window):
 @pytest.mark.parametrize("sizes", [[149], [64, 1, 84], [1] * 149], ids=["whole", "pieces", "tokens"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, dtype, sizes):
-    sequences, (proj, _), _ = draw_inputs(0, 2, 2, 149, 16, 16, 5, "row", steepest=1 / 16)
+    sequences, proj, _ = draw_inputs(0, 2, 2, 149, 16, 16, 5, "row", steepest=1 / 16)
     low = [x.detach().to(dtype) for x in sequences]
     weights = [x.detach().float() for x in proj]
 
     def fast(query, key, value, decay, weights):
-        return in_pieces(sizes, [query, key, value], SlotWeights(decay, weights), None, window=7)[0]
+        return in_pieces(sizes, [query, key, value], SlotWeights(decay, weights), window=7)[0]
 
     # Decay and weights stand in numerator and denominator, whose gradients cancel: theirs may be 8 times as wrong.
     factors = [TWICE, TWICE, TWICE, TWICE, 8, 8]
@@ -283,8 +280,8 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, 
 
 
 def test_the_formula_written_out_is_the_definition():
-    sequences, (proj, _), _ = draw_inputs(0, 2, 2, 11, 3, 5, 4, "row")
-    assert_close(plain(*sequences, *proj, 3), literal(sequences, proj, proj, None, 3, None))
+    sequences, proj, _ = draw_inputs(0, 2, 2, 11, 3, 5, 4, "row")
+    assert_close(plain(*sequences, *proj, 3), literal(sequences, proj, None, 3, None))
 
 
 @pytest.mark.parametrize(
@@ -295,16 +292,16 @@ def test_the_gradient_to_whatever_comes_later_is_exactly_zero(
     monkeypatch, take_at_once, sizes, autocast, window, exact_first
 ):
     take_at_once(monkeypatch, segment=7)
-    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    sequences, proj, bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
     if autocast:
         sequences = [x.detach().float().requires_grad_() for x in sequences]
     with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=autocast):
         inputs = [x @ torch.eye(x.shape[-1], dtype=x.dtype) for x in sequences]
         options = {"score_bias": bias, "window": window, "exact_first": exact_first, "chunk_size": 3}
-        output, _, _ = in_pieces(PATHS[sizes], inputs, proj_k, proj_v, **options)
+        output, _, _ = in_pieces(PATHS[sizes], inputs, proj, **options)
     assert output.dtype == (torch.bfloat16 if autocast else torch.float64)
     for position in range(19):
-        wanted = [*sequences[1:], proj_k.weights, proj_v.weights]
+        wanted = [*sequences[1:], proj.weights]
         found = torch.autograd.grad(output[:, :, position].sum(), [sequences[0], *wanted], retain_graph=True)
         assert all(not gradient[:, :, position + 1 :].any() for gradient in found)
         assert found[2][:, :, position].any() and found[2][:, :, max(position - 1, 0)].any()
@@ -312,17 +309,17 @@ def test_the_gradient_to_whatever_comes_later_is_exactly_zero(
 
 
 def test_autocast_lowers_the_precision_of_nothing():
-    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    sequences, proj, bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
     sequences = [x.detach().float() for x in sequences]
     options = {"score_bias": bias, "window": 3}
-    expected = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
+    expected = causal_linformer_attention(*sequences, proj, **options)
     with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
-        assert torch.equal(causal_linformer_attention(*sequences, proj_k, proj_v, **options), expected)
+        assert torch.equal(causal_linformer_attention(*sequences, proj, **options), expected)
 
 
 def test_rows_of_a_batch_do_not_see_each_other():
-    sequences, (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 7, 3, 5, 4)
-    output, _, state = attend_causally(*sequences, proj_k, proj_v, score_bias=bias, window=3)
+    sequences, proj, bias = draw_inputs(0, 3, 2, 7, 3, 5, 4)
+    output, _, state = attend_causally(*sequences, proj, score_bias=bias, window=3)
     of_state = sum(getattr(state, name)[1].sum() for name in ("keys", "values", "recent_keys", "recent_values"))
     for gradient in torch.autograd.grad(output[1].sum() + of_state, sequences):
         assert gradient[1].any()
@@ -334,7 +331,7 @@ def test_a_hundred_thousand_positions_in_float32(decay):
     length, generator = 100_000, torch.Generator(torch.get_default_device()).manual_seed(0)
     query, key, value = torch.randn(3, 1, 1, length, 2, generator=generator)
     proj = SlotWeights(torch.tensor([decay, 0.01]), torch.randn(length, 2, generator=generator).mul(2).exp())
-    output, _, state = in_pieces([60_000, 1, 39_999], [query, key, value + 1], proj, None, window=3)
+    output, _, state = in_pieces([60_000, 1, 39_999], [query, key, value + 1], proj, window=3)
     double = [x.double() for x in (query, key, value + 1)]
     exact = SlotWeights(*(x.double() for x in proj))
     expected, _, _ = attend_causally(*double, exact, window=3)
@@ -348,7 +345,7 @@ def test_a_hundred_thousand_positions_in_float32(decay):
         keys, values = (torch.cat([m, x[0, 0, near]]) for m, x in zip(means, double[1:], strict=True))
         softmax = torch.softmax(keys @ double[0][0, 0, position] / 2**0.5, dim=-1)
         assert_close(expected[0, 0, position], softmax @ values)
-    assert all(x.isfinite().all() for x in (state.keys, state.values, state.mass_k, state.mass_v))
+    assert all(x.isfinite().all() for x in (state.keys, state.values, state.mass))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
@@ -367,7 +364,7 @@ def test_the_steepest_decay_and_the_largest_weights_stay_finite(gradients, dtype
 )
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 def test_weights_are_a_softmax_that_gives_the_output(num_slots, exact_first, window, padded):
-    sequences, (proj, _), bias = draw_inputs(0, 2, 2, 7, 3, 5, num_slots, "row")
+    sequences, proj, bias = draw_inputs(0, 2, 2, 7, 3, 5, num_slots, "row")
     mask = ends_padded(7, (0, 2), (0, 3) if exact_first else (3, 0)) if padded else None
     options = {"score_bias": bias, "window": window, "exact_first": exact_first}
     options |= {"padding_mask": mask, "chunk_size": 3}
@@ -406,10 +403,10 @@ def test_weights_are_a_softmax_that_gives_the_output(num_slots, exact_first, win
 
 
 def test_the_state_does_not_grow_with_what_was_read():
-    sequences, (proj_k, proj_v), _ = draw_inputs(0, 2, 2, 211, 3, 5, 4, "row")
+    sequences, proj, _ = draw_inputs(0, 2, 2, 211, 3, 5, 4, "row")
     shapes, sizes = [], []
     for pieces in ([1], [211], [100, 111], [50, *[1] * 3]):
-        _, _, state = in_pieces(pieces, sequences, proj_k, proj_v, window=4, exact_first=3, chunk_size=16)
+        _, _, state = in_pieces(pieces, sequences, proj, window=4, exact_first=3, chunk_size=16)
         tensors = list(vars(state).values())
         shapes.append([x.shape for x in tensors])
         sizes.append([x.untyped_storage().nbytes() for x in tensors])
@@ -419,26 +416,26 @@ def test_the_state_does_not_grow_with_what_was_read():
 
 
 def test_sums_are_kept_in_no_less_than_float32():
-    sequences, (proj, _), _ = draw_inputs(0, 1, 1, 7, 3, 5, 4)
+    sequences, proj, _ = draw_inputs(0, 1, 1, 7, 3, 5, 4)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         low = [x.detach().to(dtype) for x in sequences]
         _, _, state = attend_causally(*low, SlotWeights(*(x.detach().float() for x in proj)), window=4)
         expected = torch.promote_types(dtype, torch.float32)
-        assert {getattr(state, name).dtype for name in ("keys", "values", "mass_k", "mass_v")} == {expected}
+        assert {getattr(state, name).dtype for name in ("keys", "values", "mass")} == {expected}
 
 
 def test_rows_of_a_state_go_on_as_those_rows():
-    sequences, (proj_k, proj_v), _ = draw_inputs(0, 3, 2, 11, 3, 5, 4)
+    sequences, proj, _ = draw_inputs(0, 3, 2, 11, 3, 5, 4)
     mask = ends_padded(11, (0, 0), (0, 4), (2, 0))
     mask[:, 7:] = False
-    _, _, state = in_pieces([7], sequences, proj_k, proj_v, padding_mask=mask, window=3)
+    _, _, state = in_pieces([7], sequences, proj, padding_mask=mask, window=3)
     order = torch.tensor([2, 0, 0])
-    more = [slice(7, 11), slice(7, 11)]
+    more = slice(7, 11)
     rest = [x[:, :, 7:] for x in sequences]
-    expected, _, _ = attend_causally(*rest, part_of(proj_k, more[0]), part_of(proj_v, more[1]), state=state, window=3)
+    expected, _, _ = attend_causally(*rest, part_of(proj, more), state=state, window=3)
     picked = [x[order] for x in rest]
     rows = state.rows(order)
-    actual, _, _ = attend_causally(*picked, part_of(proj_k, more[0]), part_of(proj_v, more[1]), state=rows, window=3)
+    actual, _, _ = attend_causally(*picked, part_of(proj, more), state=rows, window=3)
     assert rows.tokens.tolist() == [5, 7, 7]
     assert_close(actual, expected[order])
 
@@ -453,26 +450,26 @@ def test_rows_of_a_state_go_on_as_those_rows():
         ({"window": 0}, "window must be at least 1 token, or None for no window, got 0"),
         ({"exact_first": -1}, "exact_first must be at least 0 tokens, got -1"),
         ({"mask": (2, 6)}, "key_padding_mask must have shape (B, M) = (2, 7), got (2, 6)"),
-        ({"decay": (2, 4)}, "weights_k.decay must be (K,) or (H, K) for 3 heads, got (2, 4)"),
-        ({"decay_v": ()}, "weights_v.decay must be (K,) or (H, K) for 3 heads, got ()"),
-        ({"decay": (2, 3, 4)}, "weights_k.decay must be (K,) or (H, K) for 3 heads, got (2, 3, 4)"),
+        ({"decay": (2, 4)}, "weights.decay must be (K,) or (H, K) for 3 heads, got (2, 4)"),
+        ({"decay": ()}, "weights.decay must be (K,) or (H, K) for 3 heads, got ()"),
+        ({"decay": (2, 3, 4)}, "weights.decay must be (K,) or (H, K) for 3 heads, got (2, 3, 4)"),
         (
             {"weights": (6, 4)},
-            "weights_k.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = 7 and K = 4, got (6, 4)",
+            "weights.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = 7 and K = 4, got (6, 4)",
         ),
         ({"weights": (7, 5)}, "got (7, 5)"),
         ({"weights": (4,)}, "got (4,)"),
         ({"weights": (2, 7, 4)}, "got (2, 7, 4)"),
         ({"weights": (1, 2, 3, 7, 4)}, "got (1, 2, 3, 7, 4)"),
-        ({"weights_v": (3, 3, 7, 4)}, "weights_v.weights must be (N, K), (H, N, K) or (B, H, N, K)"),
+        ({"weights": (3, 3, 7, 4)}, "weights.weights must be (N, K), (H, N, K) or (B, H, N, K)"),
         (
             {"steepest": 1.5},
-            "weights_k.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to 1.5: a weight that "
+            "weights.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to 1.5: a weight that "
             "fades faster belongs to the window, or take smaller chunks",
         ),
         (
             {"steepest": -0.25},
-            "weights_k.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to -0.2",
+            "weights.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to -0.2",
         ),
         ({"steepest": 6.5, "chunk_size": 10}, "chunk_size = 6.4 nats a token, got up to 6.5"),
     ],
@@ -481,35 +478,32 @@ def test_what_does_not_fit_is_named(changes, message):
     shapes = {"query": (2, 3, 7, 5), "key": (2, 3, 7, 5), "value": (2, 3, 7, 11), **changes}
     query, key, value = (torch.randn(shapes[name]) for name in ("query", "key", "value"))
     decay = torch.full(changes.get("decay", (4,)), changes.get("steepest", 0.1))
-    proj_k = SlotWeights(decay, torch.ones(changes.get("weights", (7, 4))))
-    proj_v = SlotWeights(torch.full(changes.get("decay_v", (4,)), 0.1), torch.ones(changes.get("weights_v", (7, 4))))
+    proj = SlotWeights(decay, torch.ones(changes.get("weights", (7, 4))))
     mask = torch.zeros(changes["mask"], dtype=torch.bool) if "mask" in changes else None
     options = {"window": changes.get("window", 3), "exact_first": changes.get("exact_first", 0)}
     options["chunk_size"] = changes.get("chunk_size", 64)
     with pytest.raises(ValueError, match=re.escape(message)):
-        causal_linformer_attention(query, key, value, proj_k, proj_v, key_padding_mask=mask, **options)
+        causal_linformer_attention(query, key, value, proj, key_padding_mask=mask, **options)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize(("name", "lead"), [("weights_k", ()), ("weights_v", (3,)), ("weights_v", (2, 3))])
-def test_weights_that_are_not_positive_are_refused_but_at_padding(name, wrong, lead):
-    sequences = [torch.randn(2, 3, 7, 5) for _ in range(3)]
-    right, weights = torch.ones(*lead, 7, 4), torch.ones(*lead, 7, 4)
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_weights_that_are_not_positive_are_refused_but_at_padding(wrong, lead):
+    sequences, decay = [torch.randn(2, 3, 7, 5) for _ in range(3)], torch.zeros(4)
+    weights = torch.ones(*lead, 7, 4)
+    expected = causal_linformer_attention(*sequences, SlotWeights(decay, weights.clone()))
     weights[..., 6, 1] = wrong
-    projections = {"weights_k": SlotWeights(torch.zeros(4), right), "weights_v": SlotWeights(torch.zeros(4), right)}
-    expected = causal_linformer_attention(*sequences, **projections)
-    projections[name] = SlotWeights(torch.zeros(4), weights)
-    with pytest.raises(ValueError, match=rf"{name}\.weights must be positive and finite at every real token"):
-        causal_linformer_attention(*sequences, **projections)
+    with pytest.raises(ValueError, match=r"weights\.weights must be positive and finite at every real token"):
+        causal_linformer_attention(*sequences, SlotWeights(decay, weights))
     mask = ends_padded(7, (0, 1), (0, 1))
-    output = causal_linformer_attention(*sequences, **projections, key_padding_mask=mask)
+    output = causal_linformer_attention(*sequences, SlotWeights(decay, weights), key_padding_mask=mask)
     assert_close(output[:, :, :6], expected[:, :, :6])
 
 
 def test_a_decay_of_nan_is_refused():
     sequences, _, _ = draw_inputs(0, 1, 1, 4, 3, 5, 1)
     with pytest.raises(
-        ValueError, match=r"weights_k\.decay must lie between 0 and 64 . chunk_size = 1 nats a token, got up to nan"
+        ValueError, match=r"weights\.decay must lie between 0 and 64 . chunk_size = 1 nats a token, got up to nan"
     ):
         causal_linformer_attention(*sequences, SlotWeights(torch.tensor([float("nan")])))
 
@@ -518,25 +512,25 @@ def test_a_decay_of_nan_is_refused():
 def test_a_compiled_call_checks_its_numbers_where_it_runs():
     torch._dynamo.reset()
     compiled = torch.compile(causal_linformer_attention, fullgraph=True, dynamic=False, backend="eager")
-    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 70, 3, 5, 4)
+    sequences, proj, bias = draw_inputs(0, 2, 3, 70, 3, 5, 4)
     options = {"score_bias": bias, "window": 3}
-    expected = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
-    assert_close(compiled(*sequences, proj_k, proj_v, **options), expected)
-    with pytest.raises(RuntimeError, match=r"weights_v\.weights must be positive and finite"):
-        compiled(*sequences, proj_k, SlotWeights(proj_v.decay, -proj_v.weights), **options)
-    with pytest.raises(RuntimeError, match=r"weights_k\.decay must lie between 0 and the limit of its chunks"):
-        compiled(*sequences, SlotWeights(proj_k.decay + 2, proj_k.weights), proj_v, **options)
+    expected = causal_linformer_attention(*sequences, proj, **options)
+    assert_close(compiled(*sequences, proj, **options), expected)
+    with pytest.raises(RuntimeError, match=r"weights\.weights must be positive and finite"):
+        compiled(*sequences, SlotWeights(proj.decay, -proj.weights), **options)
+    with pytest.raises(RuntimeError, match=r"weights\.decay must lie between 0 and the limit of its chunks"):
+        compiled(*sequences, SlotWeights(proj.decay + 2, proj.weights), **options)
     torch._dynamo.reset()
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (3, 2)])
 def test_the_transforms_of_torch_func_give_the_same_derivatives(window, exact_first):
-    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 149, 3, 5, 4)
+    sequences, proj, bias = draw_inputs(0, 2, 3, 149, 3, 5, 4)
 
     def total(query):
         options = {"score_bias": bias, "window": window, "exact_first": exact_first}
-        output = causal_linformer_attention(query, *sequences[1:], proj_k, proj_v, **options)
+        output = causal_linformer_attention(query, *sequences[1:], proj, **options)
         return output.square().sum()
 
     query = sequences[0]
@@ -550,10 +544,10 @@ def test_the_transforms_of_torch_func_give_the_same_derivatives(window, exact_fi
 @pytest.mark.parametrize("length", [0, 1, 149])
 @pytest.mark.parametrize("window", [None, 3])
 def test_a_batch_without_rows(window, length):
-    sequences, projections, bias = draw_inputs(0, 0, 3, length, 3, 5, 4)
+    sequences, proj, bias = draw_inputs(0, 0, 3, length, 3, 5, 4)
     mask = torch.zeros(0, length, dtype=torch.bool)
     for options in ({}, {"key_padding_mask": mask}, {"exact_first": 2}):
-        output = causal_linformer_attention(*sequences, *projections, score_bias=bias, window=window, **options)
+        output = causal_linformer_attention(*sequences, proj, score_bias=bias, window=window, **options)
         assert output.shape == (0, 3, length, 5)
         output.sum().backward()
 
@@ -562,13 +556,13 @@ def test_a_decay_at_the_limit_of_its_chunks_is_taken():
     sequences, _, _ = draw_inputs(0, 1, 1, 40, 3, 5, 1)
     proj = SlotWeights(torch.tensor([6.4], **DOUBLE))
     output = causal_linformer_attention(*sequences, proj, chunk_size=10)
-    assert_close(output, literal(sequences, proj, proj, None, None, None))
+    assert_close(output, literal(sequences, proj, None, None, None))
 
 
 def training_step(length, count):
-    (query, key, value), projections, bias = draw_inputs(0, 1, 2, length, 4, 4, 3)
+    (query, key, value), proj, bias = draw_inputs(0, 1, 2, length, 4, 4, 3)
     with count:
-        output = causal_linformer_attention(query, key, value, *projections, score_bias=bias, window=5, chunk_size=8)
+        output = causal_linformer_attention(query, key, value, proj, score_bias=bias, window=5, chunk_size=8)
         output.sum().backward()
 
 
@@ -602,7 +596,7 @@ def test_sums_are_carried_as_one_after_another(chunks, padded, in_a_graph):
     real = torch.rand(2, chunks, 5, generator=generator) < 0.7 if padded else None
     decay, start = torch.tensor([[0.0, 0.01, 12.8]], **DOUBLE), torch.randn(2, 1, 3, 4, generator=generator, **DOUBLE)
     added = torch.randn(2, 1, chunks, 3, 4, generator=generator, **DOUBLE)
-    _, counts = count_tokens(real, (chunks, 5), decay)
+    counts = torch.full((1, chunks), 5, **DOUBLE) if real is None else real.sum(dim=-1).double()
     before, after = (carry_by_groups if in_a_graph else carry)(counts, decay, added, start)
     sums = start
     for chunk in range(chunks):

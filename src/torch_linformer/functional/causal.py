@@ -30,7 +30,7 @@ STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room fo
 
 
 class SlotWeights(NamedTuple):
-    r"""How positions enter the slots: E (or F) of causal attention.
+    r"""How positions enter the slots: E, and F, of causal attention.
 
     Attributes:
         decay: :math:`\lambda \ge 0`, nats that a weight fades with every real token, ``(K,)`` or ``(H, K)``.
@@ -40,30 +40,24 @@ class SlotWeights(NamedTuple):
     decay: Tensor
     weights: Tensor | None = None
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "SlotWeights":
-        """The same decay, and ``function`` of the weights if there are any."""
-        return self if self.weights is None else self._replace(weights=function(self.weights))
-
 
 class CausalSlots(NamedTuple):
     """The slots of causal attention.
 
     Attributes:
-        weights_k: the weights with which positions enter the slots of keys.
-        weights_v: those of values; None for the same.
+        weights: with which the positions enter the slots, of keys and of values.
         bias: on the scores of slots, ``(K,)`` or ``(H, K)``.
         chunk_size: positions computed at once; changes only rounding, and bounds how fast weights may fade.
     """
 
-    weights_k: SlotWeights
-    weights_v: SlotWeights | None = None
+    weights: SlotWeights
     bias: Tensor | None = None
     chunk_size: int = CHUNK
 
     def map_weights(self, function: Callable[[Tensor], Tensor]) -> "CausalSlots":
         """The slots with ``function`` of the weights of positions, where there are any."""
-        weights_v = None if self.weights_v is None else self.weights_v.map(function)
-        return self._replace(weights_k=self.weights_k.map(function), weights_v=weights_v)
+        decay, weights = self.weights
+        return self if weights is None else self._replace(weights=SlotWeights(decay, function(weights)))
 
 
 class CausalInput(NamedTuple):
@@ -94,9 +88,8 @@ class CausalState:
     Attributes:
         tokens: real tokens so far, ``(B,)``.
         keys: sums of weighted keys, ``(B, H, K, D)``.
-        mass_k: sums of their weights, ``(B, H, K)``.
         values: sums of weighted values, ``(B, H, K, Dv)``.
-        mass_v: sums of their weights, ``(B, H, K)``.
+        mass: sums of the weights, ``(B, H, K)``.
         recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer are at the end.
         recent_values: their values, ``(B, H, w − 1, Dv)``.
         first_keys: keys of the first T real tokens, ``(B, H, T, D)``, zeros where there are fewer yet.
@@ -105,9 +98,8 @@ class CausalState:
 
     tokens: Tensor
     keys: Tensor
-    mass_k: Tensor
     values: Tensor
-    mass_v: Tensor
+    mass: Tensor
     recent_keys: Tensor
     recent_values: Tensor
     first_keys: Tensor
@@ -121,9 +113,8 @@ class CausalState:
         return cls(
             tokens=torch.zeros(batch, dtype=torch.long, device=key.device),
             keys=key.new_zeros(batch, heads, num_slots, width, dtype=sums),
-            mass_k=key.new_zeros(batch, heads, num_slots, dtype=sums),
             values=value.new_zeros(batch, heads, num_slots, value.shape[-1], dtype=sums),
-            mass_v=key.new_zeros(batch, heads, num_slots, dtype=sums),
+            mass=key.new_zeros(batch, heads, num_slots, dtype=sums),
             recent_keys=key.new_zeros(batch, heads, recent, width),
             recent_values=value.new_zeros(batch, heads, recent, value.shape[-1]),
             first_keys=key.new_zeros(batch, heads, exact_first, width),
@@ -159,18 +150,6 @@ class CausalState:
 
     def tensors(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in fields(self)]
-
-
-def count_tokens(real: Tensor | None, chunks: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
-    """Real tokens counted along n chunks of c positions; ``real`` is bool ``(B, n, c)``, or None where all are.
-
-    Those of the chunk up to each position, ``(B, n, c)`` or ``(1, 1, c)``; and those of each chunk, ``(B or 1, n)``.
-    """
-    if real is None:
-        ticks = torch.arange(1, chunks[1] + 1, device=like.device, dtype=like.dtype)
-        return ticks[None, None], like.new_full((1, chunks[0]), chunks[1])
-    ticks = real.to(like.dtype).cumsum(dim=-1)
-    return ticks, ticks[..., -1]
 
 
 def carry(tokens_Bn: Tensor, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,58 +199,61 @@ def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor
     return sums.transpose(-3, -2)
 
 
-class RunningWeights:
-    """The weights of positions, relative to the beginning of their chunk, and their sums.
+class RunningMeans:
+    """Means of keys and values in K slots at every position: products with them, without the means themselves.
 
-    Attributes:
-        decay: ``(H or 1, K)``.
-        grown: g, ``(B or 1, H or 1, n, c, K)``, 0 at padding.
-        mass: G, the sums of weights up to each position, from those before the chunks on, ``(B, H, n, c, K)``.
-        mass_after: sums of the weights of all, ``(B, H, K)``.
+    Keys and values ``(B, H, n, c, X)`` have zeros at padding; ``real`` is bool ``(B, n, c)``, or None where all are.
+    Weights are relative to the beginning of their chunk.
     """
 
-    def __init__(self, proj: SlotWeights, mass: Tensor, real: Tensor | None, ticks: Tensor, tokens: Tensor) -> None:
-        self.tokens, decay = tokens, proj.decay.to(mass.dtype)
-        self.decay = decay if decay.dim() == 2 else decay.unsqueeze(0)
-        grown = torch.exp(self.decay[:, None, None] * ticks[:, None, :, :, None])
-        grown = grown.expand(-1, -1, tokens.shape[1], -1, -1)
-        weights = None if proj.weights is None else proj.weights.to(grown.dtype)
+    def __init__(
+        self, proj: SlotWeights, state: CausalState, keys: Tensor, values: Tensor, real: Tensor | None
+    ) -> None:
+        (number, size), dtype = keys.shape[2:4], state.mass.dtype
+        if real is None:  # real tokens of the chunk up to each position, and of each chunk
+            ticks = torch.arange(1, size + 1, device=keys.device, dtype=dtype)[None, None]
+            tokens = state.mass.new_full((1, number), size)
+        else:
+            ticks = real.to(dtype).cumsum(dim=-1)
+            tokens = ticks[..., -1]
+        decay_HK = proj.decay.to(dtype).view(-1, proj.decay.shape[-1])
+        grown = torch.exp(decay_HK[:, None, None] * ticks[:, None, :, :, None]).expand(-1, -1, number, -1, -1)
+        weights = None if proj.weights is None else proj.weights.to(dtype)
         if real is not None:
             absent = ~real[:, None, :, :, None]
-            # Masked before the product: the gradient of 0 · NaN is NaN.
-            masked = (grown if weights is None else weights).masked_fill(absent, 0.0)
-            grown, weights = (masked, None) if weights is None else (grown, masked)
-        self.grown = grown if weights is None else grown * weights
-        added = self.grown.cumsum(dim=-2)
-        before, after = carry(tokens, self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
-        self.mass, self.mass_after = added + before.squeeze(-1).unsqueeze(-2), after.squeeze(-1)
+            if weights is None:
+                grown = grown.masked_fill(absent, 0.0)
+            else:  # masked before the product: the gradient of 0 · NaN is NaN
+                weights = weights.masked_fill(absent, 0.0)
+        grown = grown if weights is None else grown * weights
+        self.grown_BHncK, self.values = grown.to(values.dtype), values
+        # Sums that each chunk adds, in one: of keys, of values and of their weights.
+        added = [(self.grown_BHncK.transpose(-2, -1) @ x).to(dtype) for x in (keys, values)]
+        mass = grown.cumsum(dim=-2)
+        added.append(mass[..., -1, :, None].expand(*added[0].shape[:-1], 1))
+        sizes, start = (
+            [x.shape[-1] for x in added],
+            torch.cat([state.keys, state.values, state.mass[..., None]], dim=-1),
+        )
+        before, after = carry(tokens, decay_HK, torch.cat(added, dim=-1), start)
+        before_keys, before_values, before_mass = torch.split(before, sizes, dim=-1)
+        self.before_keys, self.before_values = before_keys.to(keys.dtype), before_values.to(values.dtype)
+        self.mass = mass + before_mass.transpose(-2, -1)
         if real is not None:
             # No token yet: the sums are zeros too, and so is their mean.
             self.mass = self.mass.masked_fill(self.mass == 0, 1.0)
-
-
-class RunningMeans:
-    """Means of a sequence in K slots at every position: products with them, without the means themselves.
-
-    The sequence ``(B, H, n, c, X)`` has zeros at padding; ``sums_BHKX`` are the weighted sums of what came before.
-    """
-
-    def __init__(self, weights: RunningWeights, sequence_BHncX: Tensor, sums_BHKX: Tensor) -> None:
-        self.mass, self.sequence_BHncX = weights.mass, sequence_BHncX
-        self.grown_BHncK = weights.grown.to(sequence_BHncX.dtype)
-        added_BHnKX = (self.grown_BHncK.transpose(-2, -1) @ sequence_BHncX).to(sums_BHKX.dtype)
-        before_BHnKX, self.sums = carry(weights.tokens, weights.decay, added_BHnKX, sums_BHKX)
-        self.before_BHnKX = before_BHnKX.to(sequence_BHncX.dtype)
+        keys_after, values_after, mass_after = torch.split(after, sizes, dim=-1)
+        self.after = {"keys": keys_after, "values": values_after, "mass": mass_after.squeeze(-1)}
 
     def products(self, queries_BHncX: Tensor, own_BHncc: Tensor) -> Tensor:
-        """``q · mean`` of every position and slot, ``(B, H, n, c, K)``, from ``own``, q · x within the chunks."""
-        sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_BHnKX.transpose(-2, -1)
+        """``q · mean`` of every position and slot, ``(B, H, n, c, K)``, from ``own``, q · k within the chunks."""
+        sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_keys.transpose(-2, -1)
         return (sums_BHncK / self.mass).to(queries_BHncX.dtype)
 
     def mix(self, shares_BHncK: Tensor) -> Tensor:
-        """The means, weighted with each position's shares: ``(B, H, n, c, X)``."""
+        """The means of values, weighted with each position's shares: ``(B, H, n, c, X)``."""
         shares = (shares_BHncK / self.mass).to(shares_BHncK.dtype)
-        return (shares @ self.grown_BHncK.transpose(-2, -1)).tril() @ self.sequence_BHncX + shares @ self.before_BHnKX
+        return (shares @ self.grown_BHncK.transpose(-2, -1)).tril() @ self.values + shares @ self.before_values
 
 
 def _attend(scores: list[Tensor], mixes: list[Callable[[Tensor], Tensor]], dropout_p: float) -> tuple[Tensor, Tensor]:
@@ -293,7 +275,7 @@ def attend_segment(
     query, key, value = (x.to(dtype) for x in inputs[:3])
     padding, slots, window = inputs[3:]
     length, before, device = query.shape[2], (window or 1) - 1, query.device
-    num_slots, num_first = state.mass_k.shape[-1], state.first_keys.shape[2]
+    num_slots, num_first = state.mass.shape[-1], state.first_keys.shape[2]
     real = None if padding is None else ~padding
 
     def chunks(x: Tensor, dim: int) -> Tensor:
@@ -312,18 +294,14 @@ def attend_segment(
     mixes: list[Callable[[Tensor], Tensor]] = []
     after: dict[str, Tensor] = {}
     if slots is not None:
-        real_Bnc = None if real is None else chunks(real, 1)
-        counts = real_Bnc, *count_tokens(real_Bnc, (keys_BHnsD.shape[2], chunk), state.keys)
-        chunk_slots = slots.map_weights(lambda weights: chunks(weights, weights.dim() - 2))
-        weights_k = weights_v = RunningWeights(chunk_slots.weights_k, state.mass_k, *counts)
-        if chunk_slots.weights_v is not None:
-            weights_v = RunningWeights(chunk_slots.weights_v, state.mass_v, *counts)
-        means_k = RunningMeans(weights_k, keys_BHnsD[..., before:, :], state.keys)
-        means_v = RunningMeans(weights_v, values_BHnsX[..., before:, :], state.values)
-        after |= {"keys": means_k.sums, "mass_k": weights_k.mass_after}
-        after |= {"values": means_v.sums, "mass_v": weights_v.mass_after}
-        scores.append(means_k.products(queries, products_BHncs[..., before:]))
-        mixes.append(means_v.mix)
+        proj, real_Bnc = (
+            slots.map_weights(lambda x: chunks(x, x.dim() - 2)).weights,
+            None if real is None else chunks(real, 1),
+        )
+        means = RunningMeans(proj, state, keys_BHnsD[..., before:, :], values_BHnsX[..., before:, :], real_Bnc)
+        after = means.after
+        scores.append(means.products(queries, products_BHncs[..., before:]))
+        mixes.append(means.mix)
         if slots.bias is not None:
             bias = slots.bias if slots.bias.dim() == 1 else slots.bias[:, None, None]
             scores[0] = scores[0] + bias.to(dtype)
@@ -379,13 +357,22 @@ def attend_next(
     padding, slots, window = token[3:]
     scores: list[Tensor] = []
     mixes: list[Callable[[Tensor], Tensor]] = []
-    keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
+    keys, values, mass = state.keys, state.values, state.mass
     if slots is not None:
-        keys, mass_k = _add_token(keys, mass_k, slots.weights_k, key, padding)
-        values, mass_v = _add_token(values, mass_v, slots.weights_v or slots.weights_k, value, padding)
-        scores_BH1K = ((query @ keys.transpose(-2, -1).to(dtype)) / _not_0(mass_k)).to(dtype)
+        fade = torch.exp(-slots.weights.decay.to(mass.dtype)).expand_as(mass)
+        weights = slots.weights.weights
+        weight = torch.ones_like(fade) if weights is None else weights[..., 0, :].to(mass.dtype).expand_as(mass)
+        if padding is not None:  # adds nothing, and lets nothing fade
+            absent = padding.unsqueeze(-1)
+            fade, weight = fade.masked_fill(absent, 1.0), weight.masked_fill(absent, 0.0)
+        keys = keys * fade.unsqueeze(-1) + weight.unsqueeze(-1) * key
+        values = values * fade.unsqueeze(-1) + weight.unsqueeze(-1) * value
+        mass = mass * fade + weight
+        # Before the first token all sums, and so the means, are 0.
+        mass_BH1K = mass.masked_fill(mass == 0, 1.0).unsqueeze(2)
+        scores_BH1K = ((query @ keys.transpose(-2, -1).to(dtype)) / mass_BH1K).to(dtype)
         scores.append(scores_BH1K if slots.bias is None else scores_BH1K + slots.bias.unsqueeze(-2).to(dtype))
-        mixes.append(lambda weights: (weights / _not_0(mass_v)).to(dtype) @ values.to(dtype))
+        mixes.append(lambda weights: (weights / mass_BH1K).to(dtype) @ values.to(dtype))
     if state.first_keys.shape[2] > 0:
         unseen = ~state.sees_first(state.tokens.unsqueeze(-1), window)
         scores.append((query @ state.first_keys.transpose(-2, -1).to(dtype)).masked_fill(unseen, float("-inf")))
@@ -405,25 +392,8 @@ def attend_next(
         recent_keys = torch.where(absent, state.recent_keys, recent_keys)
         recent_values = torch.where(absent, state.recent_values, recent_values)
     first = state.first_keys, state.first_values
-    state = CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values, *first)
+    state = CausalState(tokens, keys, values, mass, recent_keys, recent_values, *first)
     return zero_padding(output.to(token.value.dtype), padding), softmax, state
-
-
-def _add_token(
-    sums: Tensor, mass: Tensor, proj: SlotWeights, token: Tensor, padding: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Sums and masses after one more token ``(B, H, 1, X)``; padding ``(B, 1)`` adds nothing and lets nothing fade."""
-    fade = torch.exp(-proj.decay.to(sums.dtype)).expand_as(mass)
-    weight = torch.ones_like(fade) if proj.weights is None else proj.weights[..., 0, :].to(sums.dtype).expand_as(mass)
-    if padding is not None:
-        absent = padding.unsqueeze(-1)
-        fade, weight = fade.masked_fill(absent, 1.0), weight.masked_fill(absent, 0.0)
-    return sums * fade.unsqueeze(-1) + weight.unsqueeze(-1) * token, mass * fade + weight
-
-
-def _not_0(mass: Tensor) -> Tensor:
-    """Masses ``(B, H, 1, K)`` to divide by: before the first token all sums, and so the means, are 0."""
-    return mass.masked_fill(mass == 0, 1.0).unsqueeze(2)
 
 
 def causal_linformer_attention(
@@ -450,7 +420,7 @@ def causal_linformer_attention(
         A_t = \{i \le t : p_i < T \text{ or } p_i > p_t - w\}
 
     where :math:`p_i` counts real tokens from 0, T is ``exact_first``, w is ``window`` (0 without one), and
-    :math:`\bar V` is made as :math:`\bar K` with the weights of values. Tokens of :math:`A_t` are in the slots too,
+    :math:`\bar V` is made as :math:`\bar K`. Tokens of :math:`A_t` are in the slots too,
     and one that is both a first and a last one counts once. Time is O(N·(c·(D + K) + K·D + (w + T)·D)) for chunks of c,
     and the output at t does not depend on anything after t.
 
@@ -494,8 +464,7 @@ def causal_linformer_attention(
         raise ValueError(f"exact_first must be at least 0 tokens, got {exact_first}")
     check_scale(scale)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
-    for name, weights in (("weights_k", slots.weights_k), ("weights_v", slots.weights_v or slots.weights_k)):
-        _check_weights(name, weights, key, key_padding_mask, slots.chunk_size)
+    _check_weights(slots.weights, key, key_padding_mask, slots.chunk_size)
     call, tokens = SoftmaxCall(dropout_p, scale=scale), {"window": window, "exact_first": exact_first}
     if key_padding_mask is None:
         return attend_causally(query, key, value, slots, **tokens, call=call)[0]
@@ -531,7 +500,7 @@ def attend_causally(
     """
     device, length = query.device.type, query.shape[2]
     if state is None:
-        num_slots = 0 if slots is None else slots.weights_k.decay.shape[-1]
+        num_slots = 0 if slots is None else slots.weights.decay.shape[-1]
         state = CausalState.empty(key, value, num_slots, window, exact_first)
     query = query * call.scale_for(query)
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
@@ -539,7 +508,7 @@ def attend_causally(
     # measured only on a CPU, where it is small (docs/log.md).
     dtype = torch.promote_types(query.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     if length == 0:
-        num_weights = state.mass_k.shape[-1] + exact_first + (window or 0)
+        num_weights = state.mass.shape[-1] + exact_first + (window or 0)
         return value, query.new_zeros(*query.shape[:3], num_weights) if call.need_weights else None, state
     if exact_first > 0:
         state = state.with_first(key, value, padding_mask)
@@ -588,23 +557,22 @@ def check_window(window: int | None) -> None:
         raise ValueError(f"window must be at least 1 token, or None for no window, got {window}")
 
 
-def _check_weights(name: str, slot_weights: SlotWeights, key: Tensor, padding: Tensor | None, chunk_size: int) -> None:
-    (heads, length), decay = key.shape[1:3], slot_weights.decay
+def _check_weights(proj: SlotWeights, key: Tensor, padding: Tensor | None, chunk_size: int) -> None:
+    (batch, heads, length, _), (decay, weights) = key.shape, proj
     if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] not in (1, heads)):
-        raise ValueError(f"{name}.decay must be (K,) or (H, K) for {heads} heads, got {tuple(decay.shape)}")
-    if slot_weights.weights is not None:
-        shape = tuple(slot_weights.weights.shape)
-        expected = (*key.shape[:2], length, decay.shape[-1])[-len(shape) :]
-        fits = 2 <= len(shape) <= 4 and shape[-2:] == expected[-2:]
-        if not fits or any(size not in (1, fitting) for size, fitting in zip(shape[:-2], expected[:-2], strict=True)):
+        raise ValueError(f"weights.decay must be (K,) or (H, K) for {heads} heads, got {tuple(decay.shape)}")
+    if weights is not None:
+        shape, num_slots = tuple(weights.shape), decay.shape[-1]
+        lead = (batch, heads)[4 - len(shape) :]
+        fits = 2 <= len(shape) <= 4 and shape[-2:] == (length, num_slots)
+        if not fits or any(size not in (1, fitting) for size, fitting in zip(shape[:-2], lead, strict=True)):
             raise ValueError(
-                f"{name}.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = {length} and "
-                f"K = {decay.shape[-1]}, got {shape}"
+                f"weights.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = {length} and K = {num_slots}, "
+                f"got {shape}"
             )
-        valid = ((slot_weights.weights > 0) & (slot_weights.weights < math.inf)).all(dim=-1)
-        if padding is not None:
-            valid = valid | padding[:, None]
-        _require(valid.all(), f"{name}.weights must be positive and finite at every real token")
+        valid = ((weights > 0) & (weights < math.inf)).all(dim=-1)
+        valid = valid if padding is None else valid | padding[:, None]
+        _require(valid.all(), "weights.weights must be positive and finite at every real token")
     if decay.numel() > 0:
         limits = "0 and the limit of its chunks"
         if not is_compiling():  # where a message is one constant string
@@ -614,7 +582,7 @@ def _check_weights(name: str, slot_weights: SlotWeights, key: Tensor, padding: T
             )
         _require(
             ((decay >= 0) & (chunk_size * decay <= STEEPEST)).all(),
-            f"{name}.decay must lie between {limits}: a weight that fades faster belongs to the window, or take "
+            f"weights.decay must lie between {limits}: a weight that fades faster belongs to the window, or take "
             "smaller chunks",
         )
 
