@@ -216,7 +216,8 @@ class RunningMeans:
         else:
             ticks = real.to(dtype).cumsum(dim=-1)
             tokens = ticks[..., -1]
-        decay_HK = proj.decay.to(dtype).view(-1, proj.decay.shape[-1])
+        decay = proj.decay.to(dtype)
+        decay_HK = decay if decay.dim() == 2 else decay.unsqueeze(0)
         grown = torch.exp(decay_HK[:, None, None] * ticks[:, None, :, :, None]).expand(-1, -1, number, -1, -1)
         weights = None if proj.weights is None else proj.weights.to(dtype)
         if real is not None:
@@ -227,14 +228,12 @@ class RunningMeans:
                 weights = weights.masked_fill(absent, 0.0)
         grown = grown if weights is None else grown * weights
         self.grown_BHncK, self.values = grown.to(values.dtype), values
-        # Sums that each chunk adds, in one: of keys, of values and of their weights.
-        added = [(self.grown_BHncK.transpose(-2, -1) @ x).to(dtype) for x in (keys, values)]
+        # What each chunk adds to the sums of keys, of values and of their weights, which are carried as one.
         mass = grown.cumsum(dim=-2)
+        added = [(self.grown_BHncK.transpose(-2, -1) @ x).to(dtype) for x in (keys, values)]
         added.append(mass[..., -1, :, None].expand(*added[0].shape[:-1], 1))
-        sizes, start = (
-            [x.shape[-1] for x in added],
-            torch.cat([state.keys, state.values, state.mass[..., None]], dim=-1),
-        )
+        sizes = [x.shape[-1] for x in added]
+        start = torch.cat([state.keys, state.values, state.mass.unsqueeze(-1)], dim=-1)
         before, after = carry(tokens, decay_HK, torch.cat(added, dim=-1), start)
         before_keys, before_values, before_mass = torch.split(before, sizes, dim=-1)
         self.before_keys, self.before_values = before_keys.to(keys.dtype), before_values.to(values.dtype)

@@ -97,24 +97,30 @@ def by_onednn(
     return Implementation(compute, needs, lambda *call: why_not_onednn(dtypes, *call), is_faster)
 
 
-def why_not_onednn(dtypes: tuple[torch.dtype, ...], *call: Any) -> str | None:
-    """The reason why oneDNN cannot compute with the tensors of a call, or None where it can."""
+def _why_not_private(call: tuple[Any, ...]) -> str | None:
+    """The reason why no operator without a public name can compute with the tensors of a call, or None where it can."""
     if records_a_graph():
         return "compiled and traced graphs hold PyTorch's own functions"
     if is_transformed():
         return "the transforms of torch.func know PyTorch's own functions only"
-    mkldnn: Any = torch.backends.mkldnn
-    if not mkldnn.is_available():
-        return "this PyTorch is built without it"
-    if not mkldnn.enabled:
-        return "torch.backends.mkldnn is switched off"
-    tensor_dtypes = set()
     for tensor in tensors_in(call):
         if tensor.device.type != "cpu":
             return f"it runs on a CPU, and a tensor is on {tensor.device}"
         if type(tensor) not in (Tensor, nn.Parameter):
             return f"it takes plain tensors, got {type(tensor).__name__}"
-        tensor_dtypes.add(autocast_dtype(tensor))
+    return None
+
+
+def why_not_onednn(dtypes: tuple[torch.dtype, ...], *call: Any) -> str | None:
+    """The reason why oneDNN cannot compute with the tensors of a call, or None where it can."""
+    mkldnn: Any = torch.backends.mkldnn
+    if not mkldnn.is_available():
+        return "this PyTorch is built without it"
+    if not mkldnn.enabled:
+        return "torch.backends.mkldnn is switched off"
+    if reason := _why_not_private(call):
+        return reason
+    tensor_dtypes = {autocast_dtype(tensor) for tensor in tensors_in(call)}
     if len(tensor_dtypes) > 1 or not tensor_dtypes <= set(dtypes):
         expected = " or ".join(str(dtype) for dtype in dtypes)
         return f"it takes tensors of {expected}, got {', '.join(sorted(map(str, tensor_dtypes)))}"
@@ -125,19 +131,12 @@ def why_not_onednn(dtypes: tuple[torch.dtype, ...], *call: Any) -> str | None:
 
 def by_flash(compute: Callable[..., Any], why_not: Callable[..., str | None]) -> Implementation:
     """The operator below SDPA, where ``why_not`` has no objection to a call."""
-
-    def why_not_flash(*call: Any) -> str | None:
-        if records_a_graph() or is_transformed():
-            return "compiled and traced graphs, and transforms of torch.func, take PyTorch's public functions"
-        if not all(type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu" for x in tensors_in(call)):
-            return "it takes plain tensors on a CPU"
-        return why_not(*call)
-
-    def pays(*call: Any) -> bool:
-        return not records_a_graph() and not is_watched()  # counters of operations know only public ones
-
-    needs = "plain tensors on a CPU, of one width; no graph, no torch.func; private to PyTorch"
-    return Implementation(compute, needs, why_not_flash, pays)
+    return Implementation(
+        compute,
+        "plain tensors on a CPU, of one width; no graph, no torch.func; private to PyTorch",
+        lambda *call: _why_not_private(call) or why_not(*call),
+        lambda *call: not records_a_graph() and not is_watched(),  # counters of operations know only public ones
+    )
 
 
 def tensors_in(call: Iterable[Any]) -> Iterator[Tensor]:
