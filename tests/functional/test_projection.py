@@ -175,15 +175,15 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_product(dtype, mask
 @pytest.mark.parametrize(
     ("sequence", "proj", "mask", "message"),
     [
-        ((2, 3), (5, 4), None, r"sequence must be \(B, M, C\) or \(B, H, M, D\), got shape \(2, 3\)"),
+        ((2, 3), (5, 4), None, r"sequence must be \(B, M, C\) or \(B, H, M, D\), got \(2, 3\)"),
         (
             (2, 3, 7),
             (11, 5, 4),
             None,
             r"one matrix a head must be \(H, max_len, K\).*\(11, 5, 4\).*\(2, 3, 7\)",
         ),
-        ((2, 3, 5, 7), (2, 5, 4), None, r"got proj \(2, 5, 4\) and sequence \(2, 3, 5, 7\)"),
-        ((2, 3, 7), (5,), None, r"proj must be \(max_len, K\) or \(H, max_len, K\), got shape \(5,\)"),
+        ((2, 3, 5, 7), (2, 5, 4), None, r"got \(2, 5, 4\) and \(2, 3, 5, 7\)"),
+        ((2, 3, 7), (5,), None, r"proj must be \(max_len, K\) or \(H, max_len, K\), got \(5,\)"),
         ((2, 7, 3), (5, 4), None, r"sequence has 7 positions but max_len is 5: .*resize_max_len\(7\)"),
         ((2, 3, 7), (5, 4), torch.zeros(2, 4).bool(), r"shape \(B, M\) = \(2, 3\), got \(2, 4\)"),
         ((2, 3, 7), (5, 4), torch.zeros(2, 3), r"must be bool \(True at padding\), got torch.float32"),

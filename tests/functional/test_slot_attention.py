@@ -99,7 +99,9 @@ REFUSED = {
     "needs a kernel of 3 weights": lambda q, k, v: segment_slots(k, v, K, reduce="conv", kernel=draw(4)),
     "reduce must be one of mean": lambda q, k, v: segment_slots(k, v, K, reduce="sum"),
     "queries, key and value must be (H, K, D)": lambda q, k, v: dynamic_slots(draw(K, 7), k, v),
-    "shift must have one number a slot, (4,)": lambda q, k, v: dynamic_slots(draw(K, 3), k, v, shift=draw(5)),
+    "shift must have one number a slot of queries, got (5,) and (4, 3)": lambda q, k, v: dynamic_slots(
+        draw(K, 3), k, v, shift=draw(5)
+    ),
     "key_padding_mask must be bool": lambda q, k, v: dynamic_slots(draw(K, 3), k, v, key_padding_mask=MASK.long()),
 }
 

@@ -21,7 +21,16 @@ from torch_linformer.functional.implementations import (
     compute,
     register,
 )
-from torch_linformer.functional.padding import Mask, as_mask, justify, kept, mask_of, put_around, zero_padding
+from torch_linformer.functional.padding import (
+    Mask,
+    as_mask,
+    check_shapes,
+    justify,
+    kept,
+    mask_of,
+    put_around,
+    zero_padding,
+)
 from torch_linformer.functional.pytorch import (
     flash_attention,
     is_traced,
@@ -109,13 +118,12 @@ def slot_attention(
     elif slots.keys.shape[2] == 0 and (exact is None or exact.keys.shape[2] == 0):
         raise ValueError("there is nothing to attend to: give a slot, an exact token or a window")
     if slots.bias is not None:
-        (batch, num_slots), shape = (query.shape[0], slots.keys.shape[2]), tuple(slots.bias.shape)
-        fits = len(shape) == 3 and shape[0] in (1, batch) and shape[1] > 0 and shape[2] == num_slots
-        if not fits or num_heads % shape[1]:
-            raise ValueError(
-                f"slots.bias must be (B or 1, H, K) for {batch} rows, {num_heads} heads and {num_slots} slots, got "
-                f"{shape}"
-            )
+        rows, heads, num_slots = (*slots.bias.shape, 0, 0, 0)[:3]
+        fits = slots.bias.dim() == 3 and rows in (1, query.shape[0]) and num_slots == slots.keys.shape[2]
+        fits = fits and num_heads % max(heads, 1) == 0
+        check_shapes(
+            fits, "slots.bias must be (B or 1, H, K) beside query and slots.keys", slots.bias, query, slots.keys
+        )
     check_scale(scale)
     check_implementation(impl)
     exact, window = None if exact is None else _clean(exact), None if window is None else _clean(window)
@@ -144,14 +152,11 @@ def attend(
 
 def _check_part(name: str, query: Tensor, part: Slots | ExactTokens | Window) -> None:
     keys, values, padding = part.keys, part.values, mask_of(part.padding)
-    if query.dim() != 4 or keys.dim() != 4 or values.dim() != 4:
-        shapes = tuple(tuple(x.shape) for x in (query, keys, values))
-        raise ValueError(f"query and {name} must be (B, H, ·, D) each, got shapes {shapes}")
-    if keys.shape[:3] != values.shape[:3] or (keys.shape[0], keys.shape[3]) != (query.shape[0], query.shape[3]):
-        raise ValueError(
-            f"{name} must have keys (B, Hkv, ·, D) and values (B, Hkv, ·, Dv) for a query {tuple(query.shape)}, got "
-            f"{tuple(keys.shape)} and {tuple(values.shape)}"
-        )
+    fits = query.dim() == keys.dim() == values.dim() == 4
+    check_shapes(fits, f"query and {name} must be (B, H, ·, D) each", query, keys, values)
+    fits = keys.shape[:3] == values.shape[:3] and (keys.shape[0], keys.shape[3]) == (query.shape[0], query.shape[3])
+    expected = f"{name} must have keys (B, Hkv, ·, D) and values (B, Hkv, ·, Dv) beside a query (B, H, N, D)"
+    check_shapes(fits, expected, keys, values, query)
     check_heads(query.shape[1], keys.shape[1])
     shapes = (keys.shape[0], keys.shape[2]), (1, keys.shape[2])
     if padding is not None and (padding.dtype is not torch.bool or padding.shape not in shapes):
@@ -211,13 +216,10 @@ def linformer_attention(
         >>> linformer_attention(sequence, sequence, sequence, proj, proj).shape
         torch.Size([2, 4, 3000, 16])
     """
-    shapes = [tuple(x.shape) for x in (query, key, value)]
-    fits = query.dim() == key.dim() == value.dim() == 4 and shapes[1][:3] == shapes[2][:3]
-    if not fits or (shapes[0][0], shapes[0][3]) != (shapes[1][0], shapes[1][3]):
-        raise ValueError(
-            f"query, key and value must be (B, H, N, D), (B, H, M, D) and (B, H, M, Dv), got {shapes[0]}, {shapes[1]} "
-            f"and {shapes[2]}"
-        )
+    fits = query.dim() == key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]
+    fits = fits and (query.shape[0], query.shape[3]) == (key.shape[0], key.shape[3])
+    expected = "query, key and value must be (B, H, N, D), (B, H, M, D) and (B, H, M, Dv)"
+    check_shapes(fits, expected, query, key, value)
     check_heads(query.shape[1], key.shape[1])
     for sequence, proj in ((key, proj_k), (value, proj_v)):
         check_dense(sequence, proj, key_padding_mask)

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.attention import blocks_of, first_positions, join_weights, local_mask, local_parts
 from torch_linformer.functional.cpu import sizes_for
-from torch_linformer.functional.padding import Padding, check_padding_mask, reorder, zero_padding
+from torch_linformer.functional.padding import Padding, check_padding_mask, check_shapes, reorder, zero_padding
 from torch_linformer.functional.pytorch import assert_async, is_compiling, is_traced, is_transformed, records_a_graph
 from torch_linformer.functional.softmax import SoftmaxCall, additive_mask, check_scale
 
@@ -452,28 +452,25 @@ def causal_linformer_attention(
         >>> causal_linformer_attention(query, key, value, slots, window=8).shape
         torch.Size([1, 4, 1000, 16])
     """
-    shapes = [tuple(x.shape) for x in (query, key, value)]
-    if query.dim() != 4 or shapes[0] != shapes[1] or shapes[0][:3] != shapes[2][:3]:
-        raise ValueError(
-            f"query, key and value must be (B, H, N, D), (B, H, N, D) and (B, H, N, Dv), got {shapes[0]}, {shapes[1]} "
-            f"and {shapes[2]}"
-        )
+    fits = query.dim() == 4 and query.shape == key.shape and query.shape[:3] == value.shape[:3]
+    expected = "query, key and value must be (B, H, N, D), (B, H, N, D) and (B, H, N, Dv)"
+    check_shapes(fits, expected, query, key, value)
     check_window(window)
     if exact_first < 0:
         raise ValueError(f"exact_first must be at least 0 tokens, got {exact_first}")
     check_scale(scale)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     _check_weights(slots.weights, key, key_padding_mask, slots.chunk_size)
-    call, tokens = SoftmaxCall(dropout_p, scale=scale), {"window": window, "exact_first": exact_first}
+    attend = partial(attend_causally, window=window, exact_first=exact_first, call=SoftmaxCall(dropout_p, scale=scale))
     if key_padding_mask is None:
-        return attend_causally(query, key, value, slots, **tokens, call=call)[0]
+        return attend(query, key, value, slots)[0]
     # Means count the real tokens themselves; a window counts positions, and so do the first tokens.
     padding = Padding(key_padding_mask, in_order=window is None and exact_first == 0)
     query, key, value = (padding.justify(x) for x in (query, key, value))
     order = padding.order
     if order is not None:
         slots = slots.map_weights(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
-    output, _, _ = attend_causally(query, key, value, slots, **tokens, padding_mask=padding.trailing, call=call)
+    output, _, _ = attend(query, key, value, slots, padding_mask=padding.trailing)
     return padding.restore(output)
 
 
@@ -542,9 +539,12 @@ def _attend_in_segments(
         attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=call.dropout_p > 0)
     # Split, not sliced: the gradient of a slice is as long as the whole.
     segments, outputs, all_weights = inputs.map(lambda x, dim: torch.split(x, sizes, dim)), [], []
+
+    def segment(number: int) -> CausalInput:
+        return segments.map(lambda parts, dim: parts[number])
+
     for number, size in enumerate(sizes):
-        segment = segments.map(lambda parts, dim, number=number: parts[number])
-        output, weights, state = attend(segment, state, min(chunk, size), dtype, call)
+        output, weights, state = attend(segment(number), state, min(chunk, size), dtype, call)
         outputs.append(output)
         all_weights.append(weights)
     return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if call.need_weights else None, state
@@ -558,17 +558,17 @@ def check_window(window: int | None) -> None:
 
 def _check_weights(proj: SlotWeights, key: Tensor, padding: Tensor | None, chunk_size: int) -> None:
     (batch, heads, length, _), (decay, weights) = key.shape, proj
-    if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] not in (1, heads)):
-        raise ValueError(f"weights.decay must be (K,) or (H, K) for {heads} heads, got {tuple(decay.shape)}")
+    fits = decay.dim() == 1 or (decay.dim() == 2 and decay.shape[0] in (1, heads))
+    check_shapes(fits, "weights.decay must be (K,) or (H, K) beside a key (B, H, N, D)", decay, key)
     if weights is not None:
         shape, num_slots = tuple(weights.shape), decay.shape[-1]
         lead = (batch, heads)[4 - len(shape) :]
         fits = 2 <= len(shape) <= 4 and shape[-2:] == (length, num_slots)
-        if not fits or any(size not in (1, fitting) for size, fitting in zip(shape[:-2], lead, strict=True)):
-            raise ValueError(
-                f"weights.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = {length} and K = {num_slots}, "
-                f"got {shape}"
-            )
+        fits = fits and all(size in (1, fitting) for size, fitting in zip(shape[:-2], lead, strict=True))
+        expected = (
+            "weights.weights must be (N, K), (H, N, K) or (B, H, N, K) beside a key (B, H, N, D) and a decay (…, K)"
+        )
+        check_shapes(fits, expected, weights, key, decay)
         valid = ((weights > 0) & (weights < math.inf)).all(dim=-1)
         valid = valid if padding is None else valid | padding[:, None]
         _require(valid.all(), "weights.weights must be positive and finite at every real token")

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from torch_linformer.functional.cpu import by_flash, sizes_for
 from torch_linformer.functional.implementations import Implementation, compute, register
-from torch_linformer.functional.padding import Collective, check_padding_mask, justify, mask_of
+from torch_linformer.functional.padding import Collective, check_padding_mask, check_shapes, justify, mask_of
 from torch_linformer.functional.pytorch import flash_attention, is_transformed, records_a_graph
 from torch_linformer.functional.slots import Slots
 
@@ -73,14 +73,12 @@ def dynamic_slots(
     """
     heads, k = (1 if queries.dim() == 2 else queries.shape[0]), queries.shape[-2]
     fits = queries.dim() in (2, 3) and key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]
-    if not fits or heads not in (1, key.shape[1]) or queries.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            "queries, key and value must be (H, K, D), (B, H, M, D) and (B, H, M, Dv), got "
-            f"{tuple(queries.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
-        )
+    fits = fits and heads in (1, key.shape[1]) and queries.shape[-1] == key.shape[-1]
+    expected = "queries, key and value must be (H, K, D), (B, H, M, D) and (B, H, M, Dv)"
+    check_shapes(fits, expected, queries, key, value)
     for name, parameter in (("shift", shift), ("log_steepness", log_steepness)):
-        if parameter is not None and parameter.shape != (k,):
-            raise ValueError(f"{name} must have one number a slot, ({k},), got {tuple(parameter.shape)}")
+        if parameter is not None:
+            check_shapes(parameter.shape == (k,), f"{name} must have one number a slot of queries", parameter, queries)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     (key, value), padding = justify(key_padding_mask, key, value)
     tokens = torch.full((1,), key.shape[2], device=key.device) if padding is None else padding.tokens.squeeze(-1)

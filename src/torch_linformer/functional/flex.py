@@ -114,7 +114,10 @@ def _compiled() -> Callable[..., Any]:
 
 def flex_attention_on(device: str) -> Callable[..., Any]:
     """FlexAttention as it is called: compiled by a graph that is recorded, or else here, but on a CPU as it is."""
-    return flex_attention if device == "cpu" or is_compiling() else _compiled()
+    if device == "cpu" or is_compiling():
+        function: Callable[..., Any] = flex_attention
+        return function
+    return _compiled()
 
 
 Blocks = tuple[Tensor, Tensor, Tensor, Tensor]

@@ -298,6 +298,16 @@ def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> 
     return F.pad(sequence, (0, 0, before, after), value=fill)
 
 
+def check_shapes(fits: bool, expected: str, *tensors: Tensor) -> None:
+    """Raise ``ValueError`` where shapes do not fit: what was ``expected``, and what came.
+
+    ``expected`` names no size: a text of sizes would tie a compiled graph to them.
+    """
+    if not fits:
+        *shapes, last = (str(tuple(x.shape)) for x in tensors)
+        raise ValueError(f"{expected}, got {', '.join(shapes)}{' and ' if shapes else ''}{last}")
+
+
 def check_padding_mask(key_padding_mask: Tensor | None, batch: int, length: int) -> None:
     """Raise ``ValueError`` where the mask is not bool ``(B, M)``."""
     if key_padding_mask is None:

@@ -152,9 +152,10 @@ MIXTURE = register(
 )
 
 
-def _autocast(*parts: Tensor | None) -> list[Tensor | None]:
+def _autocast(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
     """What autocast would make of them: operations below it do not know of it."""
-    return [None if x is None else x.to(autocast_dtype(x)) for x in parts]
+    bias = None if bias is None else bias.to(autocast_dtype(bias))
+    return input.to(autocast_dtype(input)), weight.to(autocast_dtype(weight)), bias
 
 
 def _multiply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -17,6 +17,7 @@ from torch_linformer.functional.padding import (
     Mask,
     Padding,
     check_padding_mask,
+    check_shapes,
     fill_padding,
     justify,
     kept,
@@ -155,15 +156,11 @@ def scale_to_length(slots: Tensor, max_len: int, length: int, padding: Padding |
 
 def check_dense(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None) -> None:
     """Raise ``ValueError`` where :func:`project_sequence` cannot take these."""
-    if sequence.dim() not in (3, 4):
-        raise ValueError(f"sequence must be (B, M, C) or (B, H, M, D), got shape {tuple(sequence.shape)}")
-    if proj.dim() == 3 and (sequence.dim() != 4 or proj.shape[0] != sequence.shape[1]):
-        raise ValueError(
-            "proj with one matrix a head must be (H, max_len, K) beside a sequence (B, H, M, D), "
-            f"got proj {tuple(proj.shape)} and sequence {tuple(sequence.shape)}"
-        )
-    if proj.dim() not in (2, 3):
-        raise ValueError(f"proj must be (max_len, K) or (H, max_len, K), got shape {tuple(proj.shape)}")
+    check_shapes(sequence.dim() in (3, 4), "sequence must be (B, M, C) or (B, H, M, D)", sequence)
+    check_shapes(proj.dim() in (2, 3), "proj must be (max_len, K) or (H, max_len, K)", proj)
+    fits = proj.dim() == 2 or (sequence.dim() == 4 and proj.shape[0] == sequence.shape[1])
+    expected = "proj with one matrix a head must be (H, max_len, K) beside a sequence (B, H, M, D)"
+    check_shapes(fits, expected, proj, sequence)
     check_length(sequence.shape[-2], proj.shape[-2])
     check_padding_mask(key_padding_mask, sequence.shape[0], sequence.shape[-2])
 
@@ -251,11 +248,8 @@ def segment_slots(
         tensor([0.5000, 2.5000, 4.5000])
     """
     longest = key.shape[-2] if max_len is None else max_len
-    if key.dim() != 4 or value.dim() != 4 or key.shape[:3] != value.shape[:3] or key.shape[2] > longest:
-        raise ValueError(
-            f"key and value must be (B, H, M, D) and (B, H, M, Dv) with M up to {longest}, got {tuple(key.shape)} and "
-            f"{tuple(value.shape)}"
-        )
+    fits = key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3] and key.shape[2] <= longest
+    check_shapes(fits, "key and value must be (B, H, M, D) and (B, H, M, Dv) with M up to max_len", key, value)
     if not 1 <= k <= longest:
         raise ValueError(f"k must lie between 1 and {longest} positions, got {k}")
     window = -(-longest // k)
