@@ -325,7 +325,8 @@ def tokens_per_window(
 @kept
 def empty_windows(padding: Padding | None, window: int, num_slots: int, length: int, device: torch.device) -> Mask:
     """``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
-    return Mask(tokens_per_window(padding, window, num_slots, length, device, 0) == 0)
+    starts_1K = torch.arange(0, num_slots * window, window, device=device).unsqueeze(0)
+    return Mask(starts_1K >= (length if padding is None else padding.tokens))
 
 
 @kept
