@@ -103,8 +103,8 @@ def join_masks(first: Mask | None, second: Mask | None, rows: int, sizes: tuple[
 
 
 @kept
-def _joined(mask: Mask, other: Mask | None, rows: int, size: int, is_last: bool) -> Mask:
-    masks = [mask.mask, mask.mask.new_zeros(1, size) if other is None else other.mask]
+def _joined(mask: Mask, neighbor: Mask | None, rows: int, size: int, is_last: bool) -> Mask:
+    masks = [mask.mask, mask.mask.new_zeros(1, size) if neighbor is None else neighbor.mask]
     return Mask(torch.cat([x.expand(rows, -1) for x in (masks[::-1] if is_last else masks)], dim=-1))
 
 
