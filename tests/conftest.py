@@ -134,12 +134,12 @@ def gradients():
 
 @pytest.fixture(scope="session")
 def take_at_once():
-    """A function: sizes of ``functional.device_sizes`` that every type of device has until the patch is undone."""
-    from torch_linformer.functional import device_sizes
+    """A function: sizes of ``functional.cpu`` that every type of device has until the patch is undone."""
+    from torch_linformer.functional import cpu
 
     def take(patch, **sizes):
         for name in ("CPU", "OTHERS"):
-            patch.setattr(device_sizes, name, getattr(device_sizes, name)._replace(**sizes))
+            patch.setattr(cpu, name, getattr(cpu, name)._replace(**sizes))
 
     return take
 

@@ -1,4 +1,7 @@
-"""Operations called with tensors one after the other, as tables of cases have them."""
+"""Operations called with tensors one after the other, as tables of cases have them; and how much they may err."""
+
+import torch
+from budgets import ROUNDINGS
 
 from torch_linformer.functional import CausalSlots, Slots, Window, causal, slot_attention
 from torch_linformer.functional import causal_linformer_attention as of_record
@@ -31,19 +34,16 @@ def attend_with_window(
     return slot_attention(query, slots, window=window, **options)
 
 
-def causal_linformer_attention(
-    query, key, value, weights_k, weights_v=None, *, score_bias=None, chunk_size=64, **options
-):
+def causal_linformer_attention(query, key, value, weights, *, score_bias=None, chunk_size=64, **options):
     """Causal attention to running means with these weights, checked."""
-    return of_record(query, key, value, CausalSlots(weights_k, weights_v, score_bias, chunk_size), **options)
+    return of_record(query, key, value, CausalSlots(weights, score_bias, chunk_size), **options)
 
 
 def attend_causally(
     query,
     key,
     value,
-    weights_k=None,
-    weights_v=None,
+    weights=None,
     *,
     score_bias=None,
     chunk_size=64,
@@ -54,6 +54,21 @@ def attend_causally(
     **call,
 ):
     """The same, unchecked, with the softmax and the state after it."""
-    slots = None if weights_k is None else CausalSlots(weights_k, weights_v, score_bias, chunk_size)
+    slots = None if weights is None else CausalSlots(weights, score_bias, chunk_size)
     options = {"window": window, "exact_first": exact_first, "padding_mask": padding_mask, "state": state}
     return causal.attend_causally(query, key, value, slots, **options, call=SoftmaxCall(**call))
+
+
+def assert_errs_as_the_plain_formula(gradients, fast, plain, low, dtype, factors):
+    """Output and gradients, against float64: at most so many times as much as ``plain`` in the same precision."""
+
+    def run(function, inputs):
+        inputs = [x.detach().clone().requires_grad_() for x in inputs]
+        output = function(*inputs)
+        return [output, *gradients(output, inputs)]
+
+    exact, naive = run(plain, [x.double() for x in low]), run(plain, low)
+    for truth, one, actual, factor in zip(exact, naive, run(fast, low), factors, strict=True):
+        rounding = ROUNDINGS * torch.finfo(dtype).eps * truth.abs().max()
+        assert actual.dtype == one.dtype
+        assert (actual - truth).abs().max() <= factor * (one - truth).abs().max() + rounding

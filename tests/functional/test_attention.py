@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from budgets import ROUNDINGS, TWICE
-from calls import attend
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from budgets import TWICE
+from calls import assert_errs_as_the_plain_formula, attend, attend_with_window
+from calls import causal_linformer_attention as causal
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.functional import linformer_attention, reference
+from torch_linformer.functional.causal import SlotWeights
 from torch_linformer.functional.softmax import SoftmaxCall, attend_to_past, repeat_heads
 
 
@@ -29,30 +29,6 @@ def draw_inputs(seed, batch, queries, length, heads, head_dim, num_slots, kv_hea
     return [torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes]
 
 
-@st.composite
-def attention_inputs(draw):
-    """Inputs of any small sizes, and a padding mask with padding anywhere, whole rows included, or None."""
-    batch, length, kv_heads = draw(st.integers(1, 3)), draw(st.integers(1, 7)), draw(st.integers(1, 2))
-    max_len = length + draw(st.integers(0, 4))
-    inputs = draw_inputs(
-        draw(st.integers(0, 999)),
-        batch,
-        draw(st.integers(1, 5)),
-        length,
-        kv_heads * draw(st.integers(1, 3)),
-        draw(st.integers(1, 4)),
-        draw(st.integers(1, 5)),
-        kv_heads,
-        max_len,
-        draw(st.booleans()),
-    )
-    mask = None
-    if draw(st.booleans()):
-        rows = st.lists(st.booleans(), min_size=length, max_size=length)
-        mask = torch.tensor([draw(rows) for _ in range(batch)])
-    return inputs, mask
-
-
 def assert_is_the_definition(inputs, mask, length_scaling, gradients):
     options = {"key_padding_mask": mask, "length_scaling": length_scaling}
     actual = linformer_attention(*inputs, **options)
@@ -60,12 +36,6 @@ def assert_is_the_definition(inputs, mask, length_scaling, gradients):
     assert_close(actual, expected)
     if mask is None or not mask.all():
         assert_close(gradients(actual, inputs), gradients(expected, inputs))
-
-
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(case=attention_inputs(), length_scaling=st.booleans())
-def test_output_and_every_gradient_are_those_of_the_definition(gradients, case, length_scaling):
-    assert_is_the_definition(*case, length_scaling, gradients)
 
 
 @pytest.mark.parametrize("per_head", [False, True], ids=["shared-proj", "proj-per-head"])
@@ -113,67 +83,44 @@ def test_identity_projections_at_full_length_are_ordinary_attention(gradients):
     assert_close(gradients(actual, [query, key, value]), gradients(expected, [query, key, value]))
 
 
-def test_each_row_of_a_padded_batch_equals_the_row_alone():
-    query, key, value, proj_k, proj_v = draw_inputs(0, 3, 7, 11, 2, 5, 3, 2, 13, True)
-    lengths = [11, 4, 1]
-    mask = torch.arange(11) >= torch.tensor(lengths)[:, None]
-    padded = linformer_attention(query, key, value, proj_k, proj_v, key_padding_mask=mask)
-    for row, n in enumerate(lengths):
-        one = slice(row, row + 1)
-        alone = linformer_attention(query[one], key[one, :, :n], value[one, :, :n], proj_k, proj_v)
-        assert_close(padded[one], alone)
+WEIGHTS = SoftmaxCall(dropout_p=0.25, need_weights=True)
+NO_PADDING, PROJ = torch.zeros(500, 7, dtype=torch.bool), SlotWeights(torch.linspace(0.1, 1.0, 5))
+DROPPED = {  # output of zeros and ones, and how many weights each of seven queries has
+    "slots": (lambda q, v: attend(q, q, v, dropout_p=0.25)[0], [7] * 7),
+    "slots, weights": (lambda q, v: attend(q, q, v, dropout_p=0.25, need_weights=True)[0], [7] * 7),
+    "window": (
+        lambda q, v: attend_with_window(q, q[:, :, :5], v[:, :, :5], q, v, 1, dropout_p=0.25)[0],
+        [7, 8, 8, 8, 8, 8, 7],
+    ),
+    "past": (lambda q, v: attend_to_past(q, q, v, call=SoftmaxCall(0.25))[0], range(1, 8)),
+    "past, weights": (lambda q, v: attend_to_past(q, q, v, call=WEIGHTS)[0], range(1, 8)),
+    "past, a mask": (
+        lambda q, v: attend_to_past(q, q, v, padding_mask=NO_PADDING, call=SoftmaxCall(0.25))[0],
+        range(1, 8),
+    ),
+    "running means": (lambda q, v: causal(q, q, v, PROJ, dropout_p=0.25, chunk_size=4), [5] * 7),
+    "running means, window": (
+        lambda q, v: causal(q, q, v, PROJ, window=3, dropout_p=0.25, chunk_size=4),
+        [6, 7, 8, 8, 8, 8, 8],
+    ),
+    "running means, window and first": (
+        lambda q, v: causal(q, q, v, PROJ, window=3, exact_first=2, dropout_p=0.25, chunk_size=4),
+        [6, 7, 8, 9, 10, 10, 10],
+    ),
+}
 
 
-def test_fully_padded_row_gives_zeros_and_finite_gradients(gradients):
-    inputs = draw_inputs(0, 2, 3, 5, 2, 3, 3, 1, 7, False)
-    mask = torch.tensor([[True] * 5, [False] * 5])
-    output = linformer_attention(*inputs, key_padding_mask=mask)
-    assert not output[0].any()
-    assert all(gradient.isfinite().all() for gradient in gradients(output, inputs))
-
-
-def test_rows_of_a_batch_do_not_see_each_other():
-    query, key, value, proj_k, proj_v = draw_inputs(0, 3, 5, 7, 2, 3, 3, 2, 7, True)
-    output = linformer_attention(query, key, value, proj_k, proj_v)
-    for gradient in torch.autograd.grad(output[1].sum(), [query, key, value]):
-        assert gradient[1].any()
-        assert not gradient[[0, 2]].any()
-    order = [2, 0, 1]
-    shuffled = linformer_attention(query[order], key[order], value[order], proj_k, proj_v)
-    assert_close(shuffled, output[order])
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2])
-def test_gradcheck(kv_heads):
-    inputs = draw_inputs(0, 2, 2, 4, 2, 2, 3, kv_heads, 5, False)
-    mask = torch.tensor([[False] * 4, [False, True, False, True]])
-    assert torch.autograd.gradcheck(lambda *x: linformer_attention(*x, key_padding_mask=mask), inputs)
-
-
-@pytest.mark.parametrize("scale", [None, 0.3])
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_asking_for_weights_changes_neither_output_nor_gradients(gradients, scale, kv_heads):
-    query, key, value, _, _ = draw_inputs(0, 3, 5, 7, 4, 3, 3, kv_heads, 7, False)
-    inputs = [query, key, value]
-    mask = torch.tensor([[False] * 7, [False, True] * 3 + [True], [True] * 7])
-    fast, none = attend(*inputs, padding_mask=mask, scale=scale)
-    output, weights = attend(*inputs, padding_mask=mask, scale=scale, need_weights=True)
-    assert none is None
-    assert_close(output, fast)
-    assert_close(gradients(output, inputs), gradients(fast, inputs))
-    assert_close(weights @ value.repeat_interleave(4 // kv_heads, dim=1), output)
-    assert_close(weights.sum(-1), torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64).view(3, 1, 1).expand(3, 4, 5))
-    assert not weights[1][..., mask[1]].any()
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_dropout_scales_what_is_left_so_that_the_mean_stays(need_weights):
+@pytest.mark.parametrize("name", DROPPED)
+def test_dropout_scales_what_is_left_so_that_the_mean_stays(name):
     torch.manual_seed(0)
-    query, key, value = torch.zeros(500, 2, 7, 3), torch.zeros(500, 2, 11, 3), torch.ones(500, 2, 11, 1)
-    output, _ = attend(query, key, value, dropout_p=0.25, need_weights=need_weights)
-    kept = (output * 11 * 0.75).round()
-    assert_close(output, kept / (11 * 0.75))
-    assert 0 < kept.min() < kept.max() == 11
+    function, numbers = DROPPED[name]
+    output, choices = (
+        function(torch.zeros(500, 2, 7, 3), torch.ones(500, 2, 7, 1)),
+        torch.tensor(list(numbers)).view(7, 1),
+    )
+    kept = (output * choices * 0.75).round()
+    assert_close(output, kept / (choices * 0.75))
+    assert kept.min() >= 0 and (kept == choices).any() and (kept < choices).any()
     assert output.mean().item() == pytest.approx(1.0, abs=0.02)
 
 
@@ -192,16 +139,7 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, 
     def fast(*inputs):
         return linformer_attention(*inputs, key_padding_mask=mask)
 
-    def run(function, inputs):
-        inputs = [x.clone().requires_grad_() for x in inputs]
-        output = function(*inputs)
-        return [output, *gradients(output, inputs)]
-
-    exact = run(plain, [x.double() for x in low])
-    for truth, naive, actual in zip(exact, run(plain, low), run(fast, low), strict=True):
-        rounding = ROUNDINGS * torch.finfo(dtype).eps * truth.abs().max()
-        assert actual.dtype == dtype
-        assert (actual - truth).abs().max() <= TWICE * (naive - truth).abs().max() + rounding
+    assert_errs_as_the_plain_formula(gradients, fast, plain, low, dtype, [TWICE] * 6)
 
 
 def causal_inputs(queries, positions):
@@ -246,15 +184,6 @@ def test_each_query_attends_to_the_tokens_up_to_its_own(gradients, queries, posi
         assert not weights.tril(positions - queries).ne(weights).any()
 
 
-def test_all_positions_at_once_are_torchs_causal_attention(gradients):
-    inputs = causal_inputs(11, 11)
-    actual, _ = attend_to_past(*inputs, padding_mask=torch.zeros(3, 11, dtype=torch.bool))
-    expected = F.scaled_dot_product_attention(*inputs, is_causal=True)
-    assert_close(actual, expected)
-    assert_close(gradients(actual, inputs), gradients(expected, inputs))
-    assert torch.equal(attend_to_past(*inputs)[0], expected)
-
-
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_the_gradient_to_later_positions_is_exactly_zero(padded, need_weights):
@@ -266,20 +195,6 @@ def test_the_gradient_to_later_positions_is_exactly_zero(padded, need_weights):
             assert not gradient[:, :, position + 1 :].any()
 
 
-def test_dropout_of_causal_attention_scales_what_is_left():
-    torch.manual_seed(0)
-    query, value = torch.zeros(500, 2, 7, 3), torch.ones(500, 2, 7, 1)
-    counts = torch.arange(1.0, 8.0).view(7, 1)
-    no_padding = torch.zeros(500, 7, dtype=torch.bool)
-    for mask, need_weights in ((None, False), (None, True), (no_padding, False)):
-        call = SoftmaxCall(dropout_p=0.25, need_weights=need_weights)
-        output, _ = attend_to_past(query, query, value, padding_mask=mask, call=call)
-        kept = (output * counts * 0.75).round()
-        assert_close(output, kept / (counts * 0.75))
-        assert (kept == counts).any() and (kept < counts).any()
-        assert output.mean().item() == pytest.approx(1.0, abs=0.02)
-
-
 def test_repeated_heads_stand_beside_their_own():
     x = torch.arange(6.0).view(1, 2, 3, 1).requires_grad_()
     repeated = repeat_heads(x, 6)
@@ -287,15 +202,3 @@ def test_repeated_heads_stand_beside_their_own():
     assert repeat_heads(x, 2) is x
     with pytest.raises(ValueError, match="5 query heads are not a multiple of 2 key/value heads"):
         repeat_heads(x, 5)
-
-
-def test_heads_that_do_not_divide_are_refused():
-    query, key = torch.randn(2, 5, 3, 4), torch.randn(2, 3, 7, 4)
-    with pytest.raises(ValueError, match="5 query heads are not a multiple of 3 key/value heads"):
-        linformer_attention(query, key, key, torch.randn(7, 2), torch.randn(7, 2))
-
-
-def test_more_positions_than_rows_are_refused():
-    query, key = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 7, 4)
-    with pytest.raises(ValueError, match=r"7 positions but max_len is 5.*resize_max_len\(7\)"):
-        linformer_attention(query, key, key, torch.randn(5, 2), torch.randn(5, 2))

@@ -4,21 +4,21 @@ import pytest
 import torch
 from calls import attend_causally, attend_with_window
 
-from torch_linformer.functional import causal, device_sizes
+from torch_linformer.functional import causal, cpu
 from torch_linformer.functional.causal import SlotWeights
-from torch_linformer.functional.dynamic import Reach, SegmentPrior, blocks_of_slots
+from torch_linformer.functional.dynamic import Reach, Scoring, SegmentPrior
 
 pytestmark = pytest.mark.cpu("its sizes, against those of all other devices, for which 'meta' stands")
 META = torch.device("meta")  # tensors without numbers, on which whatever is not a CPU's path runs here
 
 
 def test_what_was_measured_on_a_cpu_is_what_a_cpu_takes():
-    assert device_sizes.sizes_for(torch.device("cpu")) == (64, 2**21, 2**20, 512, 1024)
+    assert cpu.sizes_for(torch.device("cpu")) == (64, 2**21, 2**20, 512, 1024)
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "meta", "mps"])
 def test_every_other_device_takes_more_at_a_time(device):
-    measured, chosen = device_sizes.CPU._asdict(), device_sizes.sizes_for(torch.device(device))._asdict()
+    measured, chosen = cpu.CPU._asdict(), cpu.sizes_for(torch.device(device))._asdict()
     for name, size in chosen.items():
         assert size is None or size > measured[name], name
 
@@ -57,16 +57,15 @@ def test_pooled_scores_of_another_device_are_one_block():
     def blocks(device):
         queries, scored = torch.rand(2, 300, 4, device=device), torch.rand(3, 2, 5_000, 4, device=device)
         prior, tokens = SegmentPrior(*torch.zeros(2, 300, device=device)), torch.tensor([5_000], device=device)
-        reach = Reach(queries, prior, scored, tokens, 0)
-        return len(list(blocks_of_slots(reach, queries, scored)))
+        return len(list(Reach(Scoring(queries, prior, scored, tokens, 0, None)).blocks()))
 
     assert blocks(META) == 1
     assert blocks("cpu") == 3 * 10
 
 
 def test_inference_takes_queries_in_pieces_on_a_cpu_only():
-    cpu, meta = torch.device("cpu"), torch.device(META)
-    assert device_sizes.queries_at_once(1025, cpu) is None
+    here = torch.device("cpu")
+    assert cpu.queries_at_once(1025, here) is None
     with torch.no_grad():
-        assert [device_sizes.queries_at_once(length, cpu) for length in (1024, 1025)] == [None, 1024]
-        assert device_sizes.queries_at_once(1025, meta) is None
+        assert [cpu.queries_at_once(length, here) for length in (1024, 1025)] == [None, 1024]
+        assert cpu.queries_at_once(1025, META) is None

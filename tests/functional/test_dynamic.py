@@ -39,29 +39,17 @@ def pooled_by(inputs, tokens=None, **options):
 
 def literal(inputs, tokens=None):
     """One row, one head, one slot at a time, and the padding dropped."""
-    queries, shift, log_steepness, scored, *pooled = inputs
+    queries, *prior, scored = inputs[:4]
     batch, heads, length = scored.shape[:3]
     tokens = [length] * batch if tokens is None else tokens
+
+    def slots(sequence, row, head):
+        weight = queries[head] if queries.dim() == 3 else queries
+        return reference.dynamic_row(scored[row, head], sequence[row, head], weight, *prior, list(range(tokens[row])))
+
     return [
-        torch.stack(
-            [
-                torch.stack(
-                    [
-                        reference.dynamic_row(
-                            scored[row, head],
-                            sequence[row, head],
-                            queries[head] if queries.dim() == 3 else queries,
-                            shift,
-                            log_steepness,
-                            list(range(tokens[row])),
-                        )
-                        for head in range(heads)
-                    ]
-                )
-                for row in range(batch)
-            ]
-        )
-        for sequence in pooled
+        torch.stack([torch.stack([slots(sequence, row, head) for head in range(heads)]) for row in range(batch)])
+        for sequence in inputs[4:]
     ]
 
 

@@ -131,9 +131,9 @@ def test_a_compiled_graph_holds_it():
 
 
 def test_on_a_gpu_it_is_compiled_once_and_on_a_cpu_not_at_all():
-    by_gpu = flex._function("cuda")
-    assert by_gpu is flex._function("cuda") and hasattr(by_gpu, "_torchdynamo_orig_callable")
-    assert flex._function("cpu") is flex_module.flex_attention
+    by_gpu = flex.flex_attention_on("cuda")
+    assert by_gpu is flex.flex_attention_on("cuda") and hasattr(by_gpu, "_torchdynamo_orig_callable")
+    assert flex.flex_attention_on("cpu") is flex_module.flex_attention
 
 
 def test_auto_never_takes_it():

@@ -140,20 +140,13 @@ def test_tools_that_watch_operations_see_torchs_own():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
-@pytest.mark.parametrize("bias", [True, False])
-def test_forward_mode_derivatives(bias):
-    parts = [x.detach() for x in draw((ROWS, INPUTS), (OUTPUTS, INPUTS), *[(OUTPUTS,)] * bias)]
-    tangents = [x.detach() for x in draw((ROWS, INPUTS), (OUTPUTS, INPUTS), *[(OUTPUTS,)] * bias)]
-    doubles = [tuple(x.double() for x in tensors) for tensors in (parts, tangents)]
-    _, exact = torch.func.jvp(F.linear, *doubles)
+def test_forward_mode_derivatives_are_torchs_own():
+    parts = [x.detach() for x in draw((ROWS, INPUTS), (OUTPUTS, INPUTS), (OUTPUTS,))]
+    tangents = [x.flip(0) for x in parts]
     with forward_ad.dual_level():
         dual = [forward_ad.make_dual(x, tangent) for x, tangent in zip(parts, tangents, strict=True)]
-        actual, plain = (forward_ad.unpack_dual(f(*dual)).tangent for f in (products.linear, F.linear))
-        assert_within_budget(actual, plain, exact)
-        for which in range(len(parts)):
-            one = [*parts[:which], dual[which], *parts[which + 1 :]]
-            actual, plain = (forward_ad.unpack_dual(f(*one)).tangent for f in (products.linear, F.linear))
-            assert_close(actual, plain, rtol=1e-5, atol=1e-4)
+        actual, expected = (forward_ad.unpack_dual(f(*dual)).tangent for f in (products.linear, F.linear))
+    assert torch.equal(actual, expected) and actual.any()
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")

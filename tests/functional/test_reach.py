@@ -17,9 +17,10 @@ def computed(monkeypatch):
     counts = []
 
     def counting(compute):
-        def count(queries, prior, scored, *others):
-            counts.append(scored.shape[0] * queries.shape[0] * queries.shape[1] * scored.shape[2])
-            return compute(queries, prior, scored, *others)
+        def count(scoring, *pooled):
+            heads, slots, _ = scoring.queries.shape
+            counts.append(heads * slots * scoring.scored.shape[0] * scoring.scored.shape[2])
+            return compute(scoring, *pooled)
 
         return count
 
@@ -90,20 +91,6 @@ def test_centers_outside_of_the_row(monkeypatch, take_at_once, gradients, width)
     some, everything = (found(monkeypatch, take_at_once, gradients, given, at_once) for at_once in (2**13, 2**30))
     assert_close(some, everything, rtol=1e-9, atol=1e-12)
     assert some[0].isfinite().all()
-
-
-@torch.no_grad()
-def test_parts_of_rows_are_joined(monkeypatch, take_at_once, width):
-    take_at_once(monkeypatch, pooled_scores=2**13)
-    queries, shift, log_steepness, scored, sequence = inputs(width)
-    prior, number = SegmentPrior(shift, log_steepness), torch.tensor([LENGTH])
-    whole, joined = pool(queries, prior, scored, [sequence], number), None
-    for start in range(0, LENGTH, 500):
-        there = slice(start, start + 500)
-        part = pool(queries, prior, scored[:, :, there], [sequence[:, :, there]], number, first=start)
-        joined = part if joined is None else joined.joined(part)
-    assert_close(joined.slots[0], whole.slots[0])
-    assert_close(joined.log_mass, whole.log_mass)
 
 
 def test_gradients_of_parts_that_some_slots_do_not_reach(monkeypatch, take_at_once, gradients, width):

@@ -79,8 +79,3 @@ def test_angles_of_the_millionth_position_are_those_of_float32(dtype):
     # An angle is as wrong as its position times the roundings of the turn and of the product.
     allowed = 2 * torch.finfo(torch.float32).eps * positions[0, :, None] + 4 * torch.finfo(dtype).eps
     assert ((actual - exact).abs() <= allowed * x.double().norm(dim=-1, keepdim=True)).all()
-
-
-def test_gradcheck():
-    x = draw(1, 2, 3, 6, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: rotate(x, torch.tensor([[4, 1, 9]]), 4), [x])

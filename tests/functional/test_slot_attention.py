@@ -7,11 +7,11 @@ import torch
 from torch.testing import assert_close
 
 from torch_linformer.functional import (
-    ExactTokens,
     Slots,
     Window,
     dynamic_slots,
     implementations,
+    linformer_attention,
     pytorch,
     reference,
     segment_slots,
@@ -78,45 +78,12 @@ def test_slots_chosen_by_the_input_are_those_of_the_definition(gradients, sequen
     assert_close(gradients(made, inputs), gradients(whole, inputs))
 
 
-@pytest.mark.parametrize("window", [False, True])
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-def test_one_softmax_over_all_parts(gradients, sequences, biased, exact, window):
-    query, key, value = sequences
-    slot_keys, slot_values = draw(2, 2, K, 3), draw(2, 2, K, 5)
-    bias = draw(1, 4, K) if biased else None
-    window_bias = draw(4, 5) if biased and window else None
-    ends = [0, LENGTH - 1] if exact else []
-    hidden = torch.zeros(1, LENGTH, dtype=torch.bool).index_fill(1, torch.tensor(ends, dtype=torch.long), True)
-    parts = {
-        "exact": ExactTokens(key[:, :, ends], value[:, :, ends]) if exact else None,
-        "window": Window(key, value, 2, padding=hidden, bias=window_bias) if window else None,
-    }
-    output, weights = slot_attention(query, Slots(slot_keys, slot_values, bias=bias), **parts, need_weights=True)
-    fast, none = slot_attention(query, Slots(slot_keys, slot_values, bias=bias), **parts)
-    for row in range(2):
-        for head in range(4):
-            kv = head // 2
-            expected, expected_weights = reference.attend_beside_slots(
-                query[row, head],
-                (slot_keys[row, kv], slot_values[row, kv]),
-                (key[row, kv], value[row, kv]),
-                list(range(LENGTH)),
-                allowed=list(range(K)),
-                log_mass=None if bias is None else bias[0, head],
-                exact=ends,
-                reach=2 if window else None,
-                window_bias=None if window_bias is None else window_bias[head],
-            )
-            assert_close(output[row, head], expected)
-            assert_close(weights[row, head], expected_weights)
-    assert none is None
-    assert_close((fast, gradients(fast, sequences[:1])), (output, gradients(output, sequences[:1])))
-
-
 REFUSED = {
     "slots must have keys (B, Hkv, ·, D)": lambda q, k, v: slot_attention(q, Slots(k, v[:, :, :3])),
     "4 query heads are not a multiple of 3": lambda q, k, v: slot_attention(q, Slots(*[draw(2, 3, 7, 3)] * 2)),
+    "4 query heads are not a multiple of 3 key/value": lambda q, k, v: linformer_attention(
+        q, *[draw(2, 3, 7, 3)] * 2, *[draw(7, 2)] * 2
+    ),
     "slots.padding must be bool (B or 1, 11)": lambda q, k, v: slot_attention(q, Slots(k, v, MASK[:, :3])),
     "slots.bias must be (B or 1, H, K)": lambda q, k, v: slot_attention(q, Slots(k, v, bias=draw(LENGTH))),
     "window.reach must be at least 0": lambda q, k, v: slot_attention(q, Slots(k, v), window=Window(k, v, -1)),
@@ -132,7 +99,9 @@ REFUSED = {
     "needs a kernel of 3 weights": lambda q, k, v: segment_slots(k, v, K, reduce="conv", kernel=draw(4)),
     "reduce must be one of mean": lambda q, k, v: segment_slots(k, v, K, reduce="sum"),
     "queries, key and value must be (H, K, D)": lambda q, k, v: dynamic_slots(draw(K, 7), k, v),
-    "shift must have one number a slot, (4,)": lambda q, k, v: dynamic_slots(draw(K, 3), k, v, shift=draw(5)),
+    "shift must have one number a slot of queries, got (5,) and (4, 3)": lambda q, k, v: dynamic_slots(
+        draw(K, 3), k, v, shift=draw(5)
+    ),
     "key_padding_mask must be bool": lambda q, k, v: dynamic_slots(draw(K, 3), k, v, key_padding_mask=MASK.long()),
 }
 

@@ -3,14 +3,14 @@
 import pytest
 import torch
 from budgets import JOINED, ROUNDINGS, TWICE
-from calls import attend_with_window
+from calls import assert_errs_as_the_plain_formula, attend_with_window
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.nn.attention import flex_attention as flex_module
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference, use_implementation, window
+from torch_linformer.functional import attention, reference, use_implementation
 from torch_linformer.functional.softmax import repeat_heads
 
 pytestmark = [
@@ -152,14 +152,6 @@ def test_sizes_of_distinct_primes(gradients, monkeypatch, take_at_once, way, rea
     assert_is_the_definition(way, draw_inputs(0, 2, 3, 7, 17, 5, 11, 13), reach, gradients, **options)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("num_slots", [0, 3])
-def test_rows_of_nothing_but_padding(gradients, way, num_slots):
-    masks = {"slot_padding": torch.tensor([[True] * num_slots, [False] * num_slots], dtype=torch.bool)}
-    masks["key_padding"] = torch.tensor([[True] * 7, [False] * 7])
-    assert_is_the_definition(way, draw_inputs(0, 2, 2, 7, 7, num_slots, 5, 5), 1, gradients, **masks)
-
-
 def test_a_window_over_everything_is_attention_over_slots_and_positions(gradients):
     inputs = draw_inputs(0, 2, 3, 7, 7, 5, 2, 11)
     query, slots_k, slots_v, key, value = inputs
@@ -167,21 +159,6 @@ def test_a_window_over_everything_is_attention_over_slots_and_positions(gradient
     expected = F.scaled_dot_product_attention(query, torch.cat([slots_k, key], 2), torch.cat([slots_v, value], 2))
     assert_close(actual, expected)
     assert_close(gradients(actual, inputs), gradients(expected, inputs))
-
-
-@pytest.mark.parametrize("mask", [None, torch.arange(7) >= torch.tensor([[7], [3]])], ids=["whole", "padded"])
-@pytest.mark.parametrize("num_slots", [0, 5], ids=["no slots", "hidden slots"])
-def test_a_window_over_everything_without_slots_is_attention_with_a_bias_of_pairs(gradients, num_slots, mask):
-    inputs, bias = draw_inputs(0, 2, 3, 7, 7, num_slots, 11, 13), draw_bias(3, 13)
-    query, _, _, key, value = inputs
-    allowed = torch.ones(2, 1, 1, 7, dtype=torch.bool) if mask is None else ~mask[:, None, None]
-    pairs = torch.stack([bias[:, 6 - place : 13 - place] for place in range(7)], dim=1)
-    scores = (query @ key.mT / 11**0.5 + pairs).masked_fill(~allowed, float("-inf"))
-    expected = torch.softmax(scores, dim=-1) @ value
-    hidden = torch.ones(2, num_slots, dtype=torch.bool)
-    actual, _ = attend_with_window(*inputs, 6, slot_padding=hidden, key_padding=mask, window_bias=bias)
-    tensors = [query, key, value, bias]
-    assert_close((actual, gradients(actual, tensors)), (expected, gradients(expected, tensors)))
 
 
 @pytest.mark.parametrize("length", [0, 1, 70])
@@ -192,24 +169,6 @@ def test_a_batch_without_rows(length, dropout_p):
     _, weights = attend_with_window(*inputs, 1, need_weights=True)
     assert output.shape == (0, 2, length, 5) and weights.shape == (0, 2, length, 7 + 3)
     output.sum().backward()
-
-
-def test_scale_takes_the_place_of_the_width_under_the_root():
-    inputs = draw_inputs(0, 2, 2, 7, 7, 3, 4, 5)
-    expected, _ = attend_with_window(2 * inputs[0], *inputs[1:], 1)
-    assert_close(attend_with_window(*inputs, 1, scale=1.0)[0], expected)
-
-
-def test_dropout_scales_what_is_left_so_that_the_mean_stays():
-    torch.manual_seed(0)
-    query, slots = torch.zeros(500, 2, 7, 3), torch.zeros(500, 2, 5, 3)
-    ones = (torch.ones(500, 2, 5, 1), query, torch.ones(500, 2, 7, 1))
-    output, _ = attend_with_window(query, slots, *ones, 1, dropout_p=0.25)
-    choices = torch.tensor([7, 8, 8, 8, 8, 8, 7]).view(7, 1)
-    kept = (output * choices * 0.75).round()
-    assert_close(output, kept / (choices * 0.75))
-    assert (kept == choices).any() and (kept < choices).any()
-    assert output.mean().item() == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_query_sees_no_position_beyond_its_reach():
@@ -237,28 +196,22 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(
             scores = scores + F.pad(bias[:, distance.clamp(-3, 3) + 3], (5, 0))
         return torch.softmax(scores.masked_fill(hidden, float("-inf")), -1) @ torch.cat([slots_v, value], 2)
 
-    def run(function, inputs):
-        inputs = [x.clone().requires_grad_() for x in inputs]
-        output = function(*inputs)
-        return [output, *gradients(output, inputs)]
+    def fast(query, slots_k, slots_v, key, value, bias=None):
+        return attend_with_window(query, slots_k, slots_v, key, value, 3, window_bias=bias)[0]
 
-    fast = run(lambda *x: attend_with_window(*x[:5], 3, window_bias=x[5] if biased else None)[0], low)
-    for truth, naive, actual in zip(run(plain, [x.double() for x in low]), run(plain, low), fast, strict=True):
-        rounding = ROUNDINGS * torch.finfo(dtype).eps * truth.abs().max()
-        assert actual.dtype == dtype
-        assert (actual - truth).abs().max() <= TWICE * (naive - truth).abs().max() + rounding
+    assert_errs_as_the_plain_formula(gradients, fast, plain, low, dtype, [TWICE] * (1 + len(low)))
 
 
 @pytest.fixture
 def joined(monkeypatch):
     """How often two softmaxes were joined, by torch: some AMD processors would take oneDNN in bfloat16."""
-    calls, flash = [], window.WINDOWED_ATTENTION.table["flash"]
+    calls, flash = [], attention.WINDOWED_ATTENTION.table["flash"]
 
     def counting(*call):
         calls.append(call)
         return flash.compute(*call)
 
-    monkeypatch.setitem(window.WINDOWED_ATTENTION.table, "flash", flash._replace(compute=counting))
+    monkeypatch.setitem(attention.WINDOWED_ATTENTION.table, "flash", flash._replace(compute=counting))
     with use_implementation("flash", "torch"):
         yield calls
 
@@ -284,31 +237,24 @@ def test_in_inference_two_softmaxes_are_joined(joined, length, laid):
 
 
 @pytest.mark.cpu("elsewhere one softmax is computed")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_joined_softmaxes_are_as_exact_as_one(joined, dtype):
-    inputs = [x.detach() for x in draw_inputs(0, 2, 3, 150, 150, 9, 16, 16)]
-    bias = torch.linspace(-3, 3, 27, **DOUBLE).view(1, 3, 9)
-    expected, _ = attend_with_window(*inputs, 5, slot_bias=bias, need_weights=True)
-    low = [x.to(dtype) for x in inputs]
-    by_one = attend_with_window(*[x.requires_grad_() for x in low], 5, slot_bias=bias.to(dtype))[0].detach()
-    assert not joined  # with a gradient
-    by_two = attend_with_window(*[x.detach() for x in low], 5, slot_bias=bias.to(dtype))[0]
-    assert joined and by_two.dtype == dtype
-    errors = [(found.double() - expected).square().mean() for found in (by_one, by_two)]
-    assert errors[1] <= JOINED * errors[0]
+@pytest.mark.parametrize("bias", ["slot_bias", "window_bias"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@torch.no_grad()
+def test_joined_softmaxes_are_as_exact_as_one(joined, dtype, bias):
+    low = [x.to(dtype) for x in draw_inputs(0, 2, 3, 150, 150, 9, 16, 16)]
+    numbers = {"slot_bias": torch.linspace(-3, 3, 27).view(1, 3, 9), "window_bias": draw_bias(3, 11)}[bias].to(dtype)
+    expected, _ = attend_with_window(*[x.double() for x in low], 5, **{bias: numbers.double()}, need_weights=True)
+    by_one, _ = attend_with_window(*low, 5, **{bias: numbers}, need_weights=True)
+    assert not joined
+    by_two, _ = attend_with_window(*low, 5, **{bias: numbers})
+    errors = [(output.double() - expected).square().mean() for output in (by_one, by_two)]
+    assert joined and by_two.dtype == dtype and errors[1] <= JOINED * errors[0]
 
 
 @pytest.mark.cpu("elsewhere one softmax is computed")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@torch.no_grad()
-def test_joined_softmaxes_with_a_bias_of_distances_are_as_exact_as_one(joined, dtype):
-    low = [x.to(dtype) for x in [*draw_inputs(0, 2, 3, 150, 150, 9, 16, 16), draw_bias(3, 11)]]
-    expected, _ = attend_with_window(*[x.double() for x in low[:5]], 5, window_bias=low[5].double(), need_weights=True)
-    by_one, _ = attend_with_window(*low[:5], 5, window_bias=low[5], need_weights=True)
+def test_what_wants_a_gradient_is_one_softmax(joined):
+    attend_with_window(*[x.requires_grad_() for x in draw_inputs(0, 1, 1, 70, 70, 9, 8, 8)], 5)
     assert not joined
-    by_two, _ = attend_with_window(*low[:5], 5, window_bias=low[5])
-    errors = [(output.double() - expected).square().mean() for output in (by_one, by_two)]
-    assert joined and by_two.dtype == dtype and errors[1] <= JOINED * errors[0]
 
 
 @pytest.mark.cpu("elsewhere one softmax is computed")

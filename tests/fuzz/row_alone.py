@@ -140,18 +140,13 @@ def running_means(sequence, decay, weights):
     return (faded.T @ sequence) / faded.sum(dim=0)[:, None]
 
 
-def causal_head(query, key, value, of_keys, of_values, score_bias, window, exact_first, scale):
-    """Outputs of one head's positions, and the weights of their slots.
-
-    ``of_keys`` and ``of_values`` are decays ``(K,)`` and weights ``(n, K)``.
-    """
+def causal_head(query, key, value, decay, weights, score_bias, window, exact_first, scale):
+    """Outputs of one head's positions, and what they give to its slots, of decays ``(K,)`` and weights ``(n, K)``."""
     outputs, weights_of_slots = [], []
     for position, one in enumerate(query):
         past, near = slice(0, position + 1), range(max(0, position + 1 - (window or 0)), position + 1)
         near = [*range(min(exact_first, near.start)), *near]
-        slots_k, slots_v = (
-            running_means(x[past], decay, weights[past]) for x, (decay, weights) in ((key, of_keys), (value, of_values))
-        )
+        slots_k, slots_v = (running_means(x[past], decay, weights[past]) for x in (key, value))
         scores = slots_k @ one * scale + score_bias
         scores = torch.cat([scores, key[near] @ one * scale])
         output, each = softmax_of(scores, torch.cat([slots_v, value[near]]))
@@ -186,10 +181,9 @@ def causal_attention(module, query, key, value):
             decay = torch.exp(-module.context.running.log_time[head]).clamp(max=0.5)
             weights = torch.exp(8 * torch.tanh(keys @ module.context.running.address[head] / 8))
             bias = module.context.running.score_bias[head]
-        of_both = decay, weights
         scale = 1 / math.sqrt(module.head_dim)
         seen = module.window, module.context.exact_first
-        found = causal_head(one, keys, all_values[of], of_both, of_both, bias, *seen, scale)
+        found = causal_head(one, keys, all_values[of], decay, weights, bias, *seen, scale)
         outputs += found[0]
         weights_of_slots += found[1]
     return join_heads(module, outputs, query), weights_of_slots

@@ -46,6 +46,7 @@ class Operation:
     queries: int = 1
     weights: str = ""
     window: int | None = None
+    exact_first: int = 0
     chunk_size: int = 64
     fill: str = "nan"
     seed: int = 0
@@ -87,6 +88,7 @@ def operations(draw):
         queries=draw(st.integers(0, 5)),
         weights=draw(st.sampled_from(["", "N", "HN", "BHN"])),
         window=draw(st.none() | st.integers(1, 9)),
+        exact_first=draw(st.sampled_from([0, 0, 1, 4])),
         chunk_size=draw(st.integers(1, 13)),
         fill=draw(FILLS),
         seed=draw(SEEDS),
@@ -176,23 +178,17 @@ def test_causal_linformer_attention(case):
     of_heads = [heads] * case.per_head
     shapes = {"query": width, "key": width, "value": v_width}
     shapes = {name: (batch, heads, length, size) for name, size in shapes.items()}
-    for name in ("k", "v"):
-        shapes[f"decay_{name}"] = (*of_heads, case.k)
-        if case.weights:
-            shapes[f"weights_{name}"] = (*(lead[size] for size in case.weights), case.k)
+    shapes["decay"] = (*of_heads, case.k)
+    if case.weights:
+        shapes["weights"] = (*(lead[size] for size in case.weights), case.k)
     wanted = case.tensors(**shapes, score_bias=(*of_heads, case.k))
     wanted |= {name: case.filled(wanted[name]) for name in ("query", "key", "value")}
-
-    def proj_of(name):
-        # Positive, and not so steep that a chunk would be refused.
-        weights = wanted[f"weights_{name}"].exp() if case.weights else None
-        return SlotWeights(wanted[f"decay_{name}"].sigmoid(), weights)
-
+    # Positive, and not so steep that a chunk would be refused.
+    proj = SlotWeights(wanted["decay"].sigmoid(), wanted["weights"].exp() if case.weights else None)
     sequences = [wanted[name] for name in ("query", "key", "value")]
-    projections = proj_k, proj_v = proj_of("k"), proj_of("v")
     bias = wanted["score_bias"]
-    slots = CausalSlots(proj_k, proj_v, bias, case.chunk_size)
-    options = {"window": case.window, "scale": case.scale}
+    slots = CausalSlots(proj, bias, case.chunk_size)
+    options = {"window": case.window, "exact_first": case.exact_first, "scale": case.scale}
     output = causal_linformer_attention(*sequences, slots, key_padding_mask=case.mask, **options)
     assert output.isfinite().all()
     scale = 1 / math.sqrt(width) if case.scale is None else case.scale
@@ -200,14 +196,13 @@ def test_causal_linformer_attention(case):
     for row, real in enumerate(~case.padding):
         outputs = []
         for head in range(heads):
-            of_both = []
-            for proj in projections:
-                weights = torch.ones(length, case.k) if proj.weights is None else proj.weights
-                weights = weights.expand(batch, heads, length, case.k)[row, head, real].double()
-                of_both.append((proj.decay.expand(heads, case.k)[head], weights))
+            weights = torch.ones(length, case.k) if proj.weights is None else proj.weights
+            weights = weights.expand(batch, heads, length, case.k)[row, head, real].double()
+            decay = proj.decay.expand(heads, case.k)[head]
             one, key, value = (x[row, head, real] for x in sequences)
             bias_of_head = bias.expand(heads, case.k)[head]
-            found, _ = row_alone.causal_head(one, key, value, *of_both, bias_of_head, case.window, 0, scale)
+            tokens = case.window, case.exact_first
+            found, _ = row_alone.causal_head(one, key, value, decay, weights, bias_of_head, *tokens, scale)
             outputs.append(torch.stack(found) if found else value)
         expected.append(torch.stack(outputs, dim=1))
     actual = output.transpose(1, 2)[~case.padding]

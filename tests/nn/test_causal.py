@@ -104,7 +104,7 @@ def attend_literally(module, x, padding=None):
             proj, bias = (decay, torch.exp(8 * torch.tanh(logits / 8))), module.context.running.score_bias
         options = {"score_bias": bias, "window": module.window, "exact_first": module.context.exact_first}
         options["key_padding_mask"] = mask
-        output = reference.causal_linformer_attention(query, key, value, proj, proj, **options)
+        output = reference.causal_linformer_attention(query, key, value, proj, **options)
         outputs.append(module.out_proj(torch.cat(list(output[0]), dim=-1)))
     return torch.stack(outputs)
 

@@ -20,15 +20,43 @@ class Peers:
     """The processes that hold the pieces of one sequence, in the order of the pieces.
 
     Attributes:
+        bounds: piece r is positions ``bounds[r]`` to ``bounds[r + 1]``.
         rank: which of them this is.
         count: how many they are.
         sent: bytes that this process has given to others: a tensor that is summed counts once.
         messages: how many times it has waited for the others.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group, self.rank, self.count = group, dist.get_rank(group), dist.get_world_size(group)
+    def __init__(self, group: dist.ProcessGroup, bounds: Sequence[int]) -> None:
+        self.group, self.bounds = group, bounds
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
         self.sent = self.messages = 0
+        self._neighbors: dict[int, Neighbors] = {}  # layers of one model ask for the same
+
+    def total(self, share: Tensor) -> Tensor:
+        # Roundings of a sum grow with its terms.
+        accurate = share.to(torch.promote_types(share.dtype, torch.float32)) if share.is_floating_point() else share
+        total: Tensor = Sum.apply(accurate, self)  # type: ignore[no-untyped-call]
+        return total.to(share.dtype)
+
+    def highest(self, share: Tensor) -> Tensor:
+        return self.reduce(share, dist.ReduceOp.MAX)
+
+    def around(self, sequence: Tensor, reach: int) -> Tensor:
+        if reach not in self._neighbors:
+            self._neighbors[reach] = Neighbors.of(self.bounds, self.rank, reach)
+        around: Tensor = Around.apply(sequence, self, self._neighbors[reach])  # type: ignore[no-untyped-call]
+        return around
+
+    def received(self, state: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
+        if self.rank == 0:
+            return tuple(state)
+        received: tuple[Tensor, ...] = Receive.apply(self, like, *state)  # type: ignore[no-untyped-call]
+        return received
+
+    def hand_on(self, state: Sequence[Tensor], output: Tensor) -> Tensor:
+        handed: Tensor = HandOn.apply(self, output, *state)  # type: ignore[no-untyped-call]
+        return handed
 
     def reduce(self, x: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """The sum, or another reduction, of one tensor of each."""

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from torch_linformer.distributed.collectives import Around, HandOn, Neighbors, Peers, Receive, Sum
-from torch_linformer.functional.padding import Mask, Padding, check_padding_mask, kept, zero_padding
+from torch_linformer.distributed.collectives import Peers
+from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 
 
 class SequencePiece(Padding):
@@ -49,8 +49,6 @@ class SequencePiece(Padding):
         >>> dist.destroy_process_group()
     """
 
-    is_piece = True
-
     def __init__(
         self,
         mesh: DeviceMesh | dist.ProcessGroup | None,
@@ -61,32 +59,15 @@ class SequencePiece(Padding):
         bounds: Sequence[int] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self.peers = Peers(group_of(mesh))
+        group = group_of(mesh)
         check_padding_mask(key_padding_mask, batch, length)
-        self.bounds = _check_bounds(bounds, length, self.peers.count)
+        self.peers = Peers(group, _check_bounds(bounds, length, dist.get_world_size(group)))
+        start, self.stop = self.peers.bounds[self.peers.rank : self.peers.rank + 2]
         self._rows = None if key_padding_mask is None else Padding(key_padding_mask)
         device = device if key_padding_mask is None else key_padding_mask.device
         tokens = torch.full((batch, 1), length, device=device) if self._rows is None else self._rows.tokens
-        super().__init__(_mask_between(self.start, self.stop, tokens), in_order=True, tokens=tokens)
-
-    @property
-    def start(self) -> int:
-        return self.bounds[self.peers.rank]
-
-    @property
-    def stop(self) -> int:
-        """The position after the last one."""
-        return self.bounds[self.peers.rank + 1]
-
-    @property
-    def length(self) -> int:
-        return self.bounds[-1]
-
-    @property
-    @kept
-    def up_to(self) -> Tensor:
-        positions = torch.arange(self.start + 1, self.stop + 1, device=self.tokens.device)
-        return positions.minimum(self.tokens)
+        mask = torch.arange(start, self.stop, device=tokens.device) >= tokens
+        super().__init__(mask, in_order=True, tokens=tokens, collective=self.peers, start=start, length=length)
 
     def cut(self, rows: Tensor, fill: float | None = None) -> Tensor:
         """This piece, ``(B, n, …)``, of whole rows ``(B, N, …)``; with ``fill`` at padding if it is given."""
@@ -104,50 +85,14 @@ class SequencePiece(Padding):
         rows = self.total(torch.nn.functional.pad(zero_padding(piece, self.mask), around))
         return rows if self._rows is None else self._rows.restore(rows)
 
-    @kept
-    def mask_around(self, reach: int) -> Mask:
-        return Mask(_mask_between(max(0, self.start - reach), min(self.length, self.stop + reach), self.tokens))
-
-    def around(self, sequence: Tensor, reach: int) -> Tensor:
-        around: Tensor = Around.apply(sequence, self.peers, self._neighbors(reach))  # type: ignore[no-untyped-call]
-        return around
-
-    def total(self, share: Tensor) -> Tensor:
-        # Roundings of a sum grow with its terms.
-        accurate = share.to(torch.promote_types(share.dtype, torch.float32)) if share.is_floating_point() else share
-        total: Tensor = Sum.apply(accurate, self.peers)  # type: ignore[no-untyped-call]
-        return total.to(share.dtype)
-
-    def highest(self, share: Tensor) -> Tensor:
-        return self.peers.reduce(share, dist.ReduceOp.MAX)
-
-    def received(self, state: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
-        if self.peers.rank == 0:
-            return tuple(state)
-        received: tuple[Tensor, ...] = Receive.apply(self.peers, like, *state)  # type: ignore[no-untyped-call]
-        return received
-
-    def hand_on(self, state: Sequence[Tensor], output: Tensor) -> Tensor:
-        handed: Tensor = HandOn.apply(self.peers, output, *state)  # type: ignore[no-untyped-call]
-        return handed
-
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Padding:
         mask = None if self._rows is None else self._rows.mask.to(device, non_blocking=non_blocking)
         if self.tokens.device == torch.device(device):
             return self
         batch, group = self.tokens.shape[0], self.peers.group
         return SequencePiece(
-            group, batch, self.length, key_padding_mask=mask, bounds=self.bounds, device=torch.device(device)
+            group, batch, self.length, key_padding_mask=mask, bounds=self.peers.bounds, device=torch.device(device)
         )
-
-    @kept
-    def _neighbors(self, reach: int) -> Neighbors:
-        return Neighbors.of(self.bounds, self.peers.rank, reach)
-
-
-def _mask_between(start: int, stop: int, tokens: Tensor) -> Tensor:
-    """Which of these positions are padding, of rows of so many ``tokens``."""
-    return torch.arange(start, stop, device=tokens.device) >= tokens
 
 
 def group_of(mesh: DeviceMesh | dist.ProcessGroup | None) -> dist.ProcessGroup:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.functional.padding import Padding, length_of
+from torch_linformer.functional.padding import Padding, kept, length_of
 from torch_linformer.functional.pytorch import records_a_graph, serves_any_length
 from torch_linformer.functional.slots import Slots
 from torch_linformer.nn.attention.context import Attended, Call, FullContext, FullContextOfDistances, HeadSizes
@@ -78,7 +78,7 @@ class EncoderContext(SlotContext):
             return self._read_piece(heads, padding, call), None
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
             return self._as_rows_are(heads, padding, call)
-        rows = padding.derive(_split, self.exact_below)
+        rows = _split(padding, self.exact_below)
         if rows.short is None:
             return super().forward(*heads, padding, call=call)
         if rows.long is None:
@@ -166,6 +166,7 @@ class SplitRows(NamedTuple):
     back: Tensor
 
 
+@kept
 def _split(padding: Padding, exact_below: int) -> SplitRows:
     is_short = padding.tokens.squeeze(-1) <= exact_below
     numbers = [chosen.nonzero().squeeze(-1) for chosen in (is_short, ~is_short)]

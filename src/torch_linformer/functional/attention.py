@@ -1,24 +1,59 @@
-"""The operations: one softmax over slots, exact tokens and a window; and Linformer's, over slots made by E and F."""
+"""The operations: one softmax over slots, exact tokens and a window; and Linformer's, over slots made by E and F.
 
-from typing import TypeVar
+A window is computed in blocks of queries, so that its cost is O(N·w).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from torch_linformer.functional.implementations import Name, check_implementation, choose
-from torch_linformer.functional.padding import justify, mask_of, zero_padding
+from torch_linformer.functional.cpu import autocast_dtype, by_flash, by_onednn, sizes_for, tensors_in
+from torch_linformer.functional.flex import attend_by_flex, why_not_flex
+from torch_linformer.functional.implementations import (
+    UNMEASURED,
+    Implementation,
+    Name,
+    check_implementation,
+    compute,
+    register,
+)
+from torch_linformer.functional.padding import (
+    Mask,
+    as_mask,
+    check_shapes,
+    justify,
+    kept,
+    mask_of,
+    put_around,
+    zero_padding,
+)
+from torch_linformer.functional.pytorch import (
+    flash_attention,
+    is_traced,
+    needs_graph,
+    records_a_graph,
+    serves_any_length,
+)
 from torch_linformer.functional.slots import Slots, check_dense, compress
 from torch_linformer.functional.softmax import (
     Attended,
     ExactTokens,
+    Part,
     SoftmaxCall,
     Window,
+    additive_mask,
     attend_to_slots,
+    bias_as_channel,
+    bias_at,
     check_heads,
     check_scale,
+    for_heads,
     join,
 )
-from torch_linformer.functional.window import WINDOWED_ATTENTION
 
 
 def slot_attention(
@@ -72,8 +107,9 @@ def slot_attention(
     for name, part in (("slots", slots), ("exact", exact), ("window", window)):
         if part is not None:
             _check_part(name, query, part)
+    num_heads = query.shape[1]
     if window is not None:
-        num_heads, width = query.shape[1], 2 * window.reach + 1
+        width = 2 * window.reach + 1
         if window.reach < 0:
             raise ValueError(f"window.reach must be at least 0 positions, got {window.reach}")
         if window.bias is not None and window.bias.shape not in ((num_heads, width), (1, width)):
@@ -82,20 +118,16 @@ def slot_attention(
     elif slots.keys.shape[2] == 0 and (exact is None or exact.keys.shape[2] == 0):
         raise ValueError("there is nothing to attend to: give a slot, an exact token or a window")
     if slots.bias is not None:
-        rows, heads, number = (*slots.bias.shape, 0, 0, 0)[:3]
-        batch, num_heads, num_slots = query.shape[0], query.shape[1], slots.keys.shape[2]
-        if slots.bias.dim() != 3 or rows not in (1, batch) or number != num_slots or num_heads % max(heads, 1):
-            raise ValueError(
-                f"slots.bias must be (B or 1, H, K) for {batch} rows, {num_heads} heads and {num_slots} slots, got "
-                f"{tuple(slots.bias.shape)}"
-            )
+        rows, heads, num_slots = (*slots.bias.shape, 0, 0, 0)[:3]
+        fits = slots.bias.dim() == 3 and rows in (1, query.shape[0]) and num_slots == slots.keys.shape[2]
+        fits = fits and num_heads % max(heads, 1) == 0
+        check_shapes(
+            fits, "slots.bias must be (B or 1, H, K) beside query and slots.keys", slots.bias, query, slots.keys
+        )
     check_scale(scale)
     check_implementation(impl)
     exact, window = None if exact is None else _clean(exact), None if window is None else _clean(window)
     return attend(query, _clean(slots), exact, window, SoftmaxCall(dropout_p, need_weights, scale, impl))
-
-
-Part = TypeVar("Part", Slots, ExactTokens, Window)
 
 
 def _clean(part: Part) -> Part:
@@ -111,25 +143,20 @@ def attend(
     call: SoftmaxCall = SoftmaxCall(),
 ) -> Attended:
     """:func:`slot_attention`, unchecked: at padding stand numbers, of slots and exact tokens values of zeros."""
-    joint = join(slots, exact)
+    slots = join(slots, exact)
     if window is None:
-        return attend_to_slots(query, joint, call)
-    attended: Attended = choose(WINDOWED_ATTENTION, query, joint, window, call, impl=call.impl)(
-        query, joint, window, call
-    )
+        return attend_to_slots(query, slots, call)
+    attended: Attended = compute(WINDOWED_ATTENTION, query, slots, window, call, impl=call.impl)
     return attended
 
 
 def _check_part(name: str, query: Tensor, part: Slots | ExactTokens | Window) -> None:
     keys, values, padding = part.keys, part.values, mask_of(part.padding)
-    if query.dim() != 4 or keys.dim() != 4 or values.dim() != 4:
-        shapes = tuple(tuple(x.shape) for x in (query, keys, values))
-        raise ValueError(f"query and {name} must be (B, H, ·, D) each, got shapes {shapes}")
-    if keys.shape[:3] != values.shape[:3] or (keys.shape[0], keys.shape[3]) != (query.shape[0], query.shape[3]):
-        raise ValueError(
-            f"{name} must have keys (B, Hkv, ·, D) and values (B, Hkv, ·, Dv) for a query {tuple(query.shape)}, got "
-            f"{tuple(keys.shape)} and {tuple(values.shape)}"
-        )
+    fits = query.dim() == keys.dim() == values.dim() == 4
+    check_shapes(fits, f"query and {name} must be (B, H, ·, D) each", query, keys, values)
+    fits = keys.shape[:3] == values.shape[:3] and (keys.shape[0], keys.shape[3]) == (query.shape[0], query.shape[3])
+    expected = f"{name} must have keys (B, Hkv, ·, D) and values (B, Hkv, ·, Dv) beside a query (B, H, N, D)"
+    check_shapes(fits, expected, keys, values, query)
     check_heads(query.shape[1], keys.shape[1])
     shapes = (keys.shape[0], keys.shape[2]), (1, keys.shape[2])
     if padding is not None and (padding.dtype is not torch.bool or padding.shape not in shapes):
@@ -189,13 +216,10 @@ def linformer_attention(
         >>> linformer_attention(sequence, sequence, sequence, proj, proj).shape
         torch.Size([2, 4, 3000, 16])
     """
-    shapes = [tuple(x.shape) for x in (query, key, value)]
-    fits = query.dim() == key.dim() == value.dim() == 4 and shapes[1][:3] == shapes[2][:3]
-    if not fits or (shapes[0][0], shapes[0][3]) != (shapes[1][0], shapes[1][3]):
-        raise ValueError(
-            f"query, key and value must be (B, H, N, D), (B, H, M, D) and (B, H, M, Dv), got {shapes[0]}, {shapes[1]} "
-            f"and {shapes[2]}"
-        )
+    fits = query.dim() == key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]
+    fits = fits and (query.shape[0], query.shape[3]) == (key.shape[0], key.shape[3])
+    expected = "query, key and value must be (B, H, N, D), (B, H, M, D) and (B, H, M, Dv)"
+    check_shapes(fits, expected, query, key, value)
     check_heads(query.shape[1], key.shape[1])
     for sequence, proj in ((key, proj_k), (value, proj_v)):
         check_dense(sequence, proj, key_padding_mask)
@@ -205,3 +229,357 @@ def linformer_attention(
     slots_k = compress(key, proj_k, padding, length_scaling, impl=impl)
     slots_v = compress(value, proj_v, padding, length_scaling, impl=impl)
     return attend(query, Slots(slots_k, slots_v), call=SoftmaxCall(dropout_p, scale=scale, impl=impl))[0]
+
+
+# The window: sequences cut into blocks of positions, each with those around it.
+
+
+def blocks_of(length: int, block: int) -> int:
+    """Blocks that hold ``length`` positions; in a recorded graph, enough for it to serve every length."""
+    if records_a_graph():
+        # One block and several would be two graphs; so would filling up by no position and by some.
+        number: Any = length // block + 1  # a tensor in a trace
+        two_at_least: int = number.clamp(min=2) if is_traced() else torch.sym_max(number, 2)  # type: ignore[no-untyped-call]
+        return two_at_least
+    return -(-length // block)
+
+
+def first_positions(x: Tensor, length: int) -> Tensor:
+    """``(B, H, ·, X)`` to ``(B, H, length, X)``."""
+    if records_a_graph():
+        # A slice is contiguous at some lengths only, on which a graph for all lengths must not depend.
+        return x.index_select(2, torch.arange(length, device=x.device))
+    return x[:, :, :length]
+
+
+def local_parts(sequence: Tensor, block: int, span: int, sides: tuple[int, int] = (0, 0)) -> list[Tensor]:
+    """Parts ``(…, n, ·, D)`` of the spans of n blocks, one after the other; a span begins where its block does.
+
+    ``sides`` are positions to put before and after the sequence ``(…, M, D)``.
+    """
+    blocks = (sequence.shape[-2] + sum(sides) - span + block) // block
+    if not records_a_graph() and blocks == 1:  # comparing a size would tie a graph to it
+        return [put_around(sequence, *sides).unsqueeze(-3)]
+    # By columns as wide as a block. Tensor.unfold would give them as one view, but its backward pass is slow.
+    sequence = put_around(sequence, sides[0], sides[1] + -span % block)
+    starts = range(0, span, block)
+    if records_a_graph():  # a graph for all lengths cannot know that the whole is one column more
+        shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
+        columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in starts]
+    else:
+        whole = torch.unflatten(sequence, -2, (-1, block))
+        columns = [whole[..., i : i + blocks, :, :] for i in range(len(starts))]
+    return [column[..., : span - start, :] for column, start in zip(columns, starts, strict=True)]
+
+
+def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:
+    """Bool ``(c, s)``: True at positions at most ``before`` back and ``after`` ahead of a query."""
+    positions = torch.ones(block, before + block + after, dtype=torch.bool, device=device)
+    return positions.triu_().tril_(before + after)
+
+
+def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Tensor:
+    """``(B, H, n, c, K + s)`` to ``(B, H, n · c, K + before + 1 + after)``: of a span only the query's own window."""
+    query = torch.arange(softmax.shape[-2], device=softmax.device).unsqueeze(-1)
+    window_columns = num_slots + query + torch.arange(before + 1 + after, device=softmax.device)
+    slot_columns = torch.arange(num_slots, device=softmax.device).expand(len(query), -1)
+    index = torch.cat([slot_columns, window_columns], dim=-1)
+    return softmax.gather(-1, index.expand(*softmax.shape[:-1], -1)).flatten(2, 3)
+
+
+class SpanLayout(NamedTuple):
+    """How queries are cut into blocks, and where the spans of positions that their windows reach lie among the keys.
+
+    Attributes:
+        block: queries c in a block.
+        queries: in all blocks, those that fill up the last one among them.
+        keys: positions M.
+        reach: of a window.
+        offset: position of query 0.
+        device: of the masks.
+    """
+
+    block: int
+    queries: int
+    keys: int
+    reach: int
+    offset: int
+    device: torch.device
+
+    @property
+    def span(self) -> int:
+        """Positions that the windows of a block reach."""
+        return self.block + 2 * self.reach
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Positions that the first query sees before key 0, and the last one after key M − 1."""
+        return self.reach - self.offset, self.offset + self.queries + self.reach - self.keys
+
+    def bias(self, window: Window) -> Tensor | None:
+        """What the bias of a window adds to the scores of each span, ``(H or 1, c, s)``."""
+        if window.bias is None:
+            return None
+        positions = torch.arange(-self.reach, self.block + self.reach, device=self.device)
+        return bias_at(window.bias, positions - torch.arange(self.block, device=self.device).unsqueeze(-1))
+
+
+@kept
+def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
+    """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
+    real = torch.ones(1, layout.keys, dtype=torch.bool, device=layout.device) if mask is None else ~mask.mask
+    if not records_a_graph() and layout.queries == 0:
+        return real.new_ones(1, 0, layout.block, layout.span)
+    spans = F.pad(real, layout.sides).unfold(1, layout.span, layout.block)
+    if records_a_graph():  # the layout of a view of overlapping spans depends on their number
+        spans = spans.clone(memory_format=torch.contiguous_format)
+    return spans.unsqueeze(2) & local_mask(layout.block, layout.reach, layout.reach, layout.device)
+
+
+@kept
+def _visible_slots(mask: Mask | None, layout: SpanLayout, slot_mask: Mask | None) -> Tensor | None:
+    """Bool ``(B or 1, n, c, K)``. A query that sees nothing sees the hidden slots, whose values are zeros: no NaN."""
+    if slot_mask is None:
+        return None
+    sees_nothing = ~visible_positions(mask, layout).any(dim=-1) & slot_mask.mask.all(dim=-1)[:, None, None]
+    return ~slot_mask.mask[:, None, None, :] | sees_nothing.unsqueeze(-1)
+
+
+@kept
+def _one_hidden_slot(mask: Mask | None, device: torch.device) -> Mask:
+    return Mask(torch.ones(1, 1, dtype=torch.bool, device=device))
+
+
+# One softmax over the slots and the span of each block.
+
+
+def _attend_in_blocks(by_sdpa: bool, query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> Attended:
+    (batch, num_heads, length, _), width = query.shape, window.values.shape[-1]
+    scale, num_slots = call.scale_for(query), slots.keys.shape[2]
+    slots, window, mask = for_heads(slots, num_heads), for_heads(window, num_heads), as_mask(window.padding)
+    if num_slots == 0:
+        keys, values = (F.pad(x, (0, 0, 0, 1)) for x in slots[:2])
+        slots = Slots(keys, values, _one_hidden_slot(mask, query.device))
+    if slots.bias is not None:
+        query, keys, values = bias_as_channel(query, slots.keys, slots.values, slots.bias, scale)
+        slots = slots._replace(keys=keys, values=values)
+        window = window._replace(keys=F.pad(window.keys, (0, 1)), values=F.pad(window.values, (0, 1)))
+    by_sdpa = by_sdpa and not call.need_weights and call.dropout_p == 0
+    if window.bias is not None and needs_graph(window.bias):
+        by_sdpa = False  # its mask would have a gradient, for which it keeps all scores beside copies of the slots
+
+    # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
+    largest = sizes_for(query.device).window_block
+    block = largest if records_a_graph() else max(1, min(largest, length))
+    # OpenVINO knows no maximum of sizes, and a sum of blocks would be no divisor of positions.
+    number = (length + 2 * block - 1) // block if serves_any_length() else blocks_of(length, block)
+    fill = number * block - length
+    layout = SpanLayout(block, length + fill, window.keys.shape[2], window.reach, window.offset, query.device)
+    queries = put_around(query, 0, fill).reshape(batch, num_heads, number, block, query.shape[-1])
+    span_keys, span_values = (local_parts(x, block, layout.span, layout.sides) for x in (window.keys, window.values))
+    slot_mask, bias = as_mask(slots.padding), layout.bias(window)
+    visible, visible_slots = visible_positions(mask, layout), _visible_slots(mask, layout, slot_mask)
+    # As many blocks at a time as the device takes scores; while compiling all.
+    limit, scores = (
+        sizes_for(query.device).window_scores,
+        batch * num_heads * block * (slots.keys.shape[2] + layout.span),
+    )
+    at_once = number if records_a_graph() or limit is None else max(1, limit // max(1, scores))
+    is_whole = records_a_graph() or at_once >= number
+
+    def split(x: Tensor, dim: int) -> Sequence[Tensor]:
+        return [x] if is_whole else torch.split(x, at_once, dim)  # sliced, the gradient would be as long as the whole
+
+    parts = list(zip(*(split(x, 2) for x in (queries, *span_keys, *span_values)), split(visible, 1), strict=True))
+    slot_parts = [None] * len(parts) if visible_slots is None else split(visible_slots, 1)
+    outputs: list[Tensor] = []
+    softmaxes: list[Tensor] = []
+    for (queries, *spans, visible), visible_slots in zip(parts, slot_parts, strict=True):
+        block_keys, block_values = spans[: len(span_keys)], spans[len(span_keys) :]
+        if by_sdpa:
+            # Masks of parts are made where they are needed: all at once they are larger than the caches.
+            sizes = slots.keys.shape[2], batch, queries.dtype
+            if is_whole and mask is not None:
+                allowed = _allowed_in_blocks(mask, layout, slot_mask, *sizes)
+            else:
+                allowed = _allowed(visible, visible_slots, *sizes)
+            outputs.append(_attend_by_sdpa(queries, block_keys, block_values, slots, allowed, bias, scale))
+            continue
+        output, softmax = _attend_by_definition(
+            queries * scale, block_keys, block_values, slots, visible, visible_slots, bias, call.dropout_p
+        )
+        outputs.append(output)
+        if call.need_weights:
+            softmaxes.append(join_weights(softmax, slots.keys.shape[2], window.reach, window.reach))
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    output = first_positions(output.flatten(2, 3), length)[..., :width]
+    if not call.need_weights:
+        return output, None
+    weights = first_positions(torch.cat(softmaxes, dim=2), length)
+    if slot_mask is not None:
+        weights = weights.masked_fill(F.pad(slot_mask.mask, (0, 2 * window.reach + 1))[:, None, None, :], 0.0)
+    return output, weights[..., slots.keys.shape[2] - num_slots :]
+
+
+def _attend_by_definition(
+    queries_BHncD: Tensor,
+    keys: list[Tensor],
+    values: list[Tensor],
+    slots: Slots,
+    visible: Tensor,
+    visible_slots: Tensor | None,
+    bias: Tensor | None,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
+    """Output and softmax of blocks; keys and values are parts ``(B, H, n, ·, D)`` of their spans."""
+    shape, num_slots = queries_BHncD.shape[:-1], slots.keys.shape[2]
+    keys_BHnsD, values_BHnsX = torch.cat(keys, dim=-2), torch.cat(values, dim=-2)
+    # All blocks share the slots in one product: one that is broadcast over the blocks would copy the slots for each.
+    slot_scores_BHncK = (queries_BHncD.flatten(2, 3) @ slots.keys.transpose(-2, -1)).view(*shape, num_slots)
+    if visible_slots is not None:
+        slot_scores_BHncK = slot_scores_BHncK + additive_mask(visible_slots.unsqueeze(1), slot_scores_BHncK.dtype)
+    scores_BHncs = queries_BHncD @ keys_BHnsD.transpose(-2, -1)
+    scores_BHncs = scores_BHncs + additive_mask(visible.unsqueeze(1), scores_BHncs.dtype)
+    if bias is not None:
+        scores_BHncs = scores_BHncs + bias.unsqueeze(1).to(scores_BHncs.dtype)
+    softmax = torch.softmax(torch.cat([slot_scores_BHncK, scores_BHncs], dim=-1), dim=-1)
+    weights = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
+    to_slots, to_window = torch.split(weights, [num_slots, keys_BHnsD.shape[3]], dim=-1)
+    slot_output = (to_slots.flatten(2, 3) @ slots.values).view(*shape, slots.values.shape[3])
+    return slot_output + to_window @ values_BHnsX, softmax
+
+
+def _attend_by_sdpa(
+    queries: Tensor,
+    keys: list[Tensor],
+    values: list[Tensor],
+    slots: Slots,
+    allowed: Tensor,
+    bias: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Output of blocks: each is a row of a batch, with a copy of the slots before its span."""
+    batch, _, number, _, _ = queries.shape
+
+    def with_slots(slots_BHKX: Tensor, spans: list[Tensor]) -> Tensor:
+        slots_BHnKX = slots_BHKX.unsqueeze(2).expand(-1, -1, number, -1, -1)
+        return torch.cat([x.transpose(1, 2) for x in (slots_BHnKX, *spans)], dim=-2).flatten(0, 1)
+
+    if bias is not None:
+        allowed = allowed + F.pad(bias.to(allowed.dtype), (slots.keys.shape[2], 0))
+    parts = queries.transpose(1, 2).flatten(0, 1), with_slots(slots.keys, keys), with_slots(slots.values, values)
+    output = F.scaled_dot_product_attention(*parts, attn_mask=allowed, scale=scale)
+    output = output.view(batch, number, *output.shape[1:]).transpose(1, 2)
+    # Where another program computes a graph's SDPA, its strides are other ones.
+    return output.clone(memory_format=torch.contiguous_format) if records_a_graph() else output
+
+
+def _allowed(visible: Tensor, visible_slots: Tensor | None, num_slots: int, rows: int, dtype: torch.dtype) -> Tensor:
+    """0 at the slots and the positions that each query sees, −∞ elsewhere: ``(B · n, 1, c, K + s)``."""
+    seen = visible.new_ones(()) if visible_slots is None else visible_slots
+    seen = seen.expand(rows, *visible.shape[1:3], num_slots)
+    allowed = torch.cat([seen, visible.expand(rows, -1, -1, -1)], dim=-1)
+    return additive_mask(allowed.flatten(0, 1).unsqueeze(1), dtype)
+
+
+@kept
+def _allowed_in_blocks(
+    mask: Mask, layout: SpanLayout, slot_mask: Mask | None, num_slots: int, rows: int, dtype: torch.dtype
+) -> Tensor:
+    visible_slots = _visible_slots(mask, layout, slot_mask)
+    return _allowed(visible_positions(mask, layout), visible_slots, num_slots, rows, dtype)
+
+
+# Two softmaxes, joined: in inference on a CPU, where no slot is then copied for each block.
+
+BLOCK = 32  # queries whose windows are computed together: more see more positions that are none of theirs
+LANES = 16  # slots that the CPU's SDPA computes together; what is beyond a multiple of them it takes one by one
+
+
+def attend_joined(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> Attended:
+    r"""Two softmaxes, over the slots and over the window, joined by the logarithms of their sums, ``(B, H, N, D)``.
+
+    .. math:: \mathrm{out} = (1 - \sigma(l_w - l_s))\, o_s + \sigma(l_w - l_s)\, o_w
+
+    No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md). Only the
+    operator below SDPA gives these logarithms, without a gradient.
+    """
+    scale, num_heads = call.scale_for(query), query.shape[1]
+    slots, window = for_heads(slots, num_heads), for_heads(window, num_heads)
+    query, window_keys, window_values = (x.to(autocast_dtype(x)) for x in (query, *window[:2]))
+    accurate = torch.promote_types(query.dtype, torch.float32)  # scores may be as low as anything in float16
+    hidden = torch.finfo(accurate).min / 2  # a sum of nothing but −∞ would be NaN
+    # Higher than the window's: a query that sees nothing gets the values of hidden slots, which are zeros.
+    keys, values, bias = _in_lanes(slots, accurate, hidden / 2)
+    length = query.shape[2]
+    number = blocks_of(length, BLOCK)
+    fill = number * BLOCK - length
+    query = F.pad(query, (0, 0, 0, fill)) if fill else query
+    output, slot_sums = flash_attention(query, keys, values, mask=bias, scale=scale)
+
+    layout = SpanLayout(BLOCK, length + fill, window_keys.shape[2], window.reach, window.offset, query.device)
+    spans = [
+        F.pad(x, (0, 0, *layout.sides)).unfold(2, layout.span, BLOCK).transpose(-2, -1)
+        for x in (window_keys, window_values)
+    ]
+    allowed, window_bias = _window_scores(as_mask(window.padding), layout, accurate, hidden), layout.bias(window)
+
+    def in_blocks(x_HNX: Tensor) -> Tensor:
+        return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)
+
+    for row, mask in enumerate(allowed.expand(len(query), -1, -1, -1)):  # the blocks of one row are views
+        span_keys, span_values = (x[row].transpose(0, 1) for x in spans)
+        scores = mask.unsqueeze(1) if window_bias is None else mask.unsqueeze(1) + window_bias.to(accurate)
+        seen, window_sums = flash_attention(in_blocks(query[row]), span_keys, span_values, mask=scores, scale=scale)
+        share = torch.sigmoid(window_sums - in_blocks(slot_sums[row]))
+        in_blocks(output[row]).lerp_(seen, share.unsqueeze(-1).to(seen.dtype))
+    return output[:, :, :length], None
+
+
+def _in_lanes(slots: Slots, dtype: torch.dtype, hidden: float) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys and values of a multiple of :data:`LANES` slots, and what is added to their scores ``(B or 1, ·, 1, K)``."""
+    keys, values = (x.to(autocast_dtype(x)) for x in slots[:2])
+    padding, bias = mask_of(slots.padding), slots.bias
+    if rest := -keys.shape[2] % LANES:
+        padding = keys.new_zeros(1, keys.shape[2], dtype=torch.bool) if padding is None else padding
+        padding = F.pad(padding, (0, rest), value=True)
+        keys, values = (F.pad(x, (0, 0, 0, rest)) for x in (keys, values))
+        bias = None if bias is None else F.pad(bias, (0, rest))
+    bias = None if bias is None else bias.to(dtype).unsqueeze(2)
+    if padding is not None:
+        seen = keys.new_zeros(1, 1, 1, keys.shape[2], dtype=dtype) if bias is None else bias
+        bias = torch.where(padding[:, None, None, :], hidden, seen)
+    return keys, values, bias
+
+
+@kept
+def _window_scores(mask: Mask | None, layout: SpanLayout, dtype: torch.dtype, hidden: float) -> Tensor:
+    visible = visible_positions(mask, layout)
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, hidden)
+
+
+def _why_not_joined(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> str | None:
+    if call.need_weights or call.dropout_p > 0:
+        return "it returns and drops no weights"
+    if needs_graph(*tensors_in((query, slots, window))):
+        return "it has no gradient"
+    if query.shape[2] == 0 or slots.keys.shape[2] == 0 or slots.keys.shape[3] != window.values.shape[3]:
+        return "it needs a query and a slot, and keys and values of one width"
+    return None
+
+
+WINDOWED_ATTENTION = register(
+    "windowed attention",
+    {
+        "flex": Implementation(
+            attend_by_flex,
+            "cpu, cuda or xpu; no bias of a window, dropout, weights, trace or torch.func; on a CPU no gradient",
+            why_not_flex,
+            lambda *call: False,
+            measured=UNMEASURED,
+        ),
+        "onednn": by_onednn(partial(_attend_in_blocks, False), (torch.bfloat16,)),
+        "flash": by_flash(attend_joined, _why_not_joined),
+        "torch": Implementation(partial(_attend_in_blocks, True)),
+    },
+)

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.device_sizes import sizes_for
-from torch_linformer.functional.padding import Padding, check_padding_mask, reorder, zero_padding
+from torch_linformer.functional.attention import blocks_of, first_positions, join_weights, local_mask, local_parts
+from torch_linformer.functional.cpu import sizes_for
+from torch_linformer.functional.padding import Padding, check_padding_mask, check_shapes, reorder, zero_padding
 from torch_linformer.functional.pytorch import assert_async, is_compiling, is_traced, is_transformed, records_a_graph
 from torch_linformer.functional.softmax import SoftmaxCall, additive_mask, check_scale
-from torch_linformer.functional.window import blocks_of, first_positions, join_weights, local_mask, local_parts
 
 CHUNK = 64  # positions in a chunk
 GROUP = 8  # chunks in a group, in a graph
@@ -30,7 +30,7 @@ STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room fo
 
 
 class SlotWeights(NamedTuple):
-    r"""How positions enter the slots: E (or F) of causal attention.
+    r"""How positions enter the slots: E, and F, of causal attention.
 
     Attributes:
         decay: :math:`\lambda \ge 0`, nats that a weight fades with every real token, ``(K,)`` or ``(H, K)``.
@@ -40,36 +40,24 @@ class SlotWeights(NamedTuple):
     decay: Tensor
     weights: Tensor | None = None
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "SlotWeights":
-        """The same decay, and ``function`` of the weights if there are any."""
-        return self if self.weights is None else self._replace(weights=function(self.weights))
-
 
 class CausalSlots(NamedTuple):
     """The slots of causal attention.
 
     Attributes:
-        weights_k: the weights with which positions enter the slots of keys.
-        weights_v: those of values; None for the same.
+        weights: with which the positions enter the slots, of keys and of values.
         bias: on the scores of slots, ``(K,)`` or ``(H, K)``.
         chunk_size: positions computed at once; changes only rounding, and bounds how fast weights may fade.
     """
 
-    weights_k: SlotWeights
-    weights_v: SlotWeights | None = None
+    weights: SlotWeights
     bias: Tensor | None = None
     chunk_size: int = CHUNK
 
     def map_weights(self, function: Callable[[Tensor], Tensor]) -> "CausalSlots":
         """The slots with ``function`` of the weights of positions, where there are any."""
-        weights_v = None if self.weights_v is None else self.weights_v.map(function)
-        return self._replace(weights_k=self.weights_k.map(function), weights_v=weights_v)
-
-    def reorder(self, order: Tensor | None) -> "CausalSlots":
-        """The weights of positions in the ``order`` of a :class:`Padding`."""
-        if order is None:
-            return self
-        return self.map_weights(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
+        decay, weights = self.weights
+        return self if weights is None else self._replace(weights=SlotWeights(decay, function(weights)))
 
 
 class CausalInput(NamedTuple):
@@ -92,26 +80,6 @@ class CausalInput(NamedTuple):
         slots = None if self.slots is None else self.slots.map_weights(lambda weights: function(weights, -2))
         return type(self)(query, key, value, padding, slots, self.window)
 
-    def to(self, dtype: torch.dtype) -> Self:
-        return self._replace(query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
-
-    def pad(self, number: int) -> Self:
-        """The inputs with ``number`` positions of padding after them."""
-        padding = self.padding
-        if padding is None:
-            padding = self.query.new_zeros(self.query.shape[0], self.query.shape[2], dtype=torch.bool)
-        filled = self._replace(padding=None).map(lambda x, dim: F.pad(x, (0, 0, 0, number)))
-        return filled._replace(padding=F.pad(padding, (0, number), value=True))
-
-    def split(self, sizes: list[int]) -> "list[CausalInput]":
-        """Parts of these sizes. Split, not sliced: the gradient of a slice is as long as the whole."""
-        parts = self.map(lambda x, dim: torch.split(x, sizes, dim))
-
-        def part(number: int) -> "CausalInput":
-            return parts.map(lambda x, dim: x[number])
-
-        return [part(number) for number in range(len(sizes))]
-
 
 @dataclass
 class CausalState:
@@ -120,9 +88,8 @@ class CausalState:
     Attributes:
         tokens: real tokens so far, ``(B,)``.
         keys: sums of weighted keys, ``(B, H, K, D)``.
-        mass_k: sums of their weights, ``(B, H, K)``.
         values: sums of weighted values, ``(B, H, K, Dv)``.
-        mass_v: sums of their weights, ``(B, H, K)``.
+        mass: sums of the weights, ``(B, H, K)``.
         recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer are at the end.
         recent_values: their values, ``(B, H, w − 1, Dv)``.
         first_keys: keys of the first T real tokens, ``(B, H, T, D)``, zeros where there are fewer yet.
@@ -131,9 +98,8 @@ class CausalState:
 
     tokens: Tensor
     keys: Tensor
-    mass_k: Tensor
     values: Tensor
-    mass_v: Tensor
+    mass: Tensor
     recent_keys: Tensor
     recent_values: Tensor
     first_keys: Tensor
@@ -147,9 +113,8 @@ class CausalState:
         return cls(
             tokens=torch.zeros(batch, dtype=torch.long, device=key.device),
             keys=key.new_zeros(batch, heads, num_slots, width, dtype=sums),
-            mass_k=key.new_zeros(batch, heads, num_slots, dtype=sums),
             values=value.new_zeros(batch, heads, num_slots, value.shape[-1], dtype=sums),
-            mass_v=key.new_zeros(batch, heads, num_slots, dtype=sums),
+            mass=key.new_zeros(batch, heads, num_slots, dtype=sums),
             recent_keys=key.new_zeros(batch, heads, recent, width),
             recent_values=value.new_zeros(batch, heads, recent, value.shape[-1]),
             first_keys=key.new_zeros(batch, heads, exact_first, width),
@@ -187,51 +152,37 @@ class CausalState:
         return [getattr(self, field.name) for field in fields(self)]
 
 
-class Clock:
-    """Real tokens counted along n chunks of c positions; ``real`` is bool ``(B, n, c)``, or None where all are.
+def carry(tokens_Bn: Tensor, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums ``(B, H, n, K, X)`` before each of n chunks, and those after the last one, ``(B, H, K, X)``.
 
-    Attributes:
-        ticks: tokens of the chunk up to each position, ``(B, n, c)``, or ``(1, 1, c)`` where all are real.
-        tokens: of each chunk, ``(B or 1, n)``.
+    They decay by ``decay_HK`` nats a token (H may be 1) from ``start_BHKX``, to which each chunk adds, relative to its
+    beginning, ``added_BHnKX``.
     """
+    if records_a_graph():
+        return carry_by_groups(tokens_Bn, decay_HK, added_BHnKX, start_BHKX)
+    elapsed = F.pad(tokens_Bn.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    sums = _faded_sums(decay_HK, elapsed, elapsed[..., :-1], added_BHnKX, start_BHKX)
+    return sums[:, :, :-1], sums[:, :, -1]
 
-    def __init__(self, real: Tensor | None, chunks: tuple[int, int], device: torch.device, dtype: torch.dtype) -> None:
-        self.real, (number, size) = real, chunks
-        if real is None:
-            self.ticks = torch.arange(1, size + 1, device=device, dtype=dtype)[None, None]
-            self.tokens = torch.full((1, number), size, device=device, dtype=dtype)
-        else:
-            self.ticks = real.to(dtype).cumsum(dim=-1)
-            self.tokens = self.ticks[..., -1]
 
-    def carry(self, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums ``(B, H, n, K, X)`` before each chunk, and those after the last one, ``(B, H, K, X)``.
-
-        They decay by ``decay_HK`` nats a token (H may be 1) from ``start_BHKX``, to which each chunk adds, relative to
-        its beginning, ``added_BHnKX``.
-        """
-        if records_a_graph():
-            return self._carry_by_groups(decay_HK, added_BHnKX, start_BHKX)
-        elapsed = F.pad(self.tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
-        sums = _faded_sums(decay_HK, elapsed, elapsed[..., :-1], added_BHnKX, start_BHKX)
-        return sums[:, :, :-1], sums[:, :, -1]
-
-    def _carry_by_groups(self, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
-        """From group to group, and in each from chunk to chunk: a graph has all chunks, and n² factors are too many."""
-        chunks = added_BHnKX.shape[2]
-        groups = blocks_of(chunks, GROUP)
-        fill = groups * GROUP - chunks
-        added = torch.unflatten(F.pad(added_BHnKX, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
-        tokens = torch.unflatten(F.pad(self.tokens, (0, fill)), 1, (groups, GROUP))
-        # Tokens before each chunk of a group and, last, in the group, (B, 1, groups, GROUP + 1).
-        elapsed = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
-        decay, rest = decay_HK.unsqueeze(1), elapsed[..., -1:] - elapsed[..., :-1]
-        # Relative to the end of a group, because growth from its beginning would leave the range of float32.
-        group_sums = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
-        before_groups = F.pad(elapsed[:, 0, :, -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
-        sums = _faded_sums(decay_HK, before_groups, before_groups[..., 1:], group_sums, start_BHKX)
-        in_groups = _faded_sums(decay, elapsed, elapsed[..., :-1], added, sums[:, :, :-1])
-        return first_positions(in_groups[:, :, :, :-1].flatten(2, 3), chunks), sums[:, :, -1]
+def carry_by_groups(
+    tokens_Bn: Tensor, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor
+) -> tuple[Tensor, Tensor]:
+    """From group to group, and in each from chunk to chunk: a graph has all chunks, and n² factors are too many."""
+    chunks = added_BHnKX.shape[2]
+    groups = blocks_of(chunks, GROUP)
+    fill = groups * GROUP - chunks
+    added = torch.unflatten(F.pad(added_BHnKX, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
+    tokens = torch.unflatten(F.pad(tokens_Bn, (0, fill)), 1, (groups, GROUP))
+    # Tokens before each chunk of a group and, last, in the group, (B, 1, groups, GROUP + 1).
+    elapsed = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    decay, rest = decay_HK.unsqueeze(1), elapsed[..., -1:] - elapsed[..., :-1]
+    # Relative to the end of a group, because growth from its beginning would leave the range of float32.
+    group_sums = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
+    before_groups = F.pad(elapsed[:, 0, :, -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    sums = _faded_sums(decay_HK, before_groups, before_groups[..., 1:], group_sums, start_BHKX)
+    in_groups = _faded_sums(decay, elapsed, elapsed[..., :-1], added, sums[:, :, :-1])
+    return first_positions(in_groups[:, :, :, :-1].flatten(2, 3), chunks), sums[:, :, -1]
 
 
 def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor, start: Tensor) -> Tensor:
@@ -248,61 +199,69 @@ def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor
     return sums.transpose(-3, -2)
 
 
-class WeightsOfChunks:
-    """The weights ``proj`` of positions ``(…, n, c, K)``, relative to the beginning of their chunk, and their sums.
+class RunningMeans:
+    """Means of keys and values in K slots at every position: products with them, without the means themselves.
 
-    Attributes:
-        decay: ``(H or 1, K)``.
-        grown: g, ``(B or 1, H or 1, n, c, K)``, 0 at padding.
-        mass: G, the sums of weights up to each position, from those before the chunks on, ``(B, H, n, c, K)``.
-        mass_after: sums of the weights of all, ``(B, H, K)``.
+    Keys and values ``(B, H, n, c, X)`` have zeros at padding; ``real`` is bool ``(B, n, c)``, or None where all are.
+    Weights are relative to the beginning of their chunk.
     """
 
-    def __init__(self, clock: Clock, proj: SlotWeights, mass: Tensor) -> None:
-        self.clock = clock
-        decay = proj.decay.to(mass.dtype)
-        self.decay = decay if decay.dim() == 2 else decay.unsqueeze(0)
-        grown = torch.exp(self.decay[:, None, None] * clock.ticks[:, None, :, :, None])
-        grown = grown.expand(-1, -1, clock.tokens.shape[1], -1, -1)
-        absent = None if clock.real is None else ~clock.real[:, None, :, :, None]
-        if proj.weights is not None:
-            weights = proj.weights.to(grown.dtype)
-            # Masked before the product: the gradient of 0 · NaN is NaN.
-            grown = grown * (weights if absent is None else weights.masked_fill(absent, 0.0))
-        elif absent is not None:
-            grown = grown.masked_fill(absent, 0.0)
-        self.grown = grown
-        added = grown.cumsum(dim=-2)
-        before, after = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
-        self.mass_after = after.squeeze(-1)
-        self.mass = added + before.squeeze(-1).unsqueeze(-2)
-        if clock.real is not None:
+    def __init__(
+        self, proj: SlotWeights, state: CausalState, keys: Tensor, values: Tensor, real: Tensor | None
+    ) -> None:
+        (number, size), dtype = keys.shape[2:4], state.mass.dtype
+        if real is None:  # real tokens of the chunk up to each position, and of each chunk
+            ticks = torch.arange(1, size + 1, device=keys.device, dtype=dtype)[None, None]
+            tokens = state.mass.new_full((1, number), size)
+        else:
+            ticks = real.to(dtype).cumsum(dim=-1)
+            tokens = ticks[..., -1]
+        decay = proj.decay.to(dtype)
+        decay_HK = decay if decay.dim() == 2 else decay.unsqueeze(0)
+        grown = torch.exp(decay_HK[:, None, None] * ticks[:, None, :, :, None]).expand(-1, -1, number, -1, -1)
+        weights = None if proj.weights is None else proj.weights.to(dtype)
+        if real is not None:
+            absent = ~real[:, None, :, :, None]
+            if weights is None:
+                grown = grown.masked_fill(absent, 0.0)
+            else:  # masked before the product: the gradient of 0 · NaN is NaN
+                weights = weights.masked_fill(absent, 0.0)
+        grown = grown if weights is None else grown * weights
+        self.grown_BHncK, self.values = grown.to(values.dtype), values
+        # What each chunk adds to the sums of keys, of values and of their weights, which are carried as one.
+        mass = grown.cumsum(dim=-2)
+        added = [(self.grown_BHncK.transpose(-2, -1) @ x).to(dtype) for x in (keys, values)]
+        added.append(mass[..., -1, :, None].expand(*added[0].shape[:-1], 1))
+        sizes = [x.shape[-1] for x in added]
+        start = torch.cat([state.keys, state.values, state.mass.unsqueeze(-1)], dim=-1)
+        before, after = carry(tokens, decay_HK, torch.cat(added, dim=-1), start)
+        before_keys, before_values, before_mass = torch.split(before, sizes, dim=-1)
+        self.before_keys, self.before_values = before_keys.to(keys.dtype), before_values.to(values.dtype)
+        self.mass = mass + before_mass.transpose(-2, -1)
+        if real is not None:
             # No token yet: the sums are zeros too, and so is their mean.
             self.mass = self.mass.masked_fill(self.mass == 0, 1.0)
-
-
-class RunningMeans:
-    """Means of a sequence in K slots at every position: products with them, without the means themselves.
-
-    The sequence has zeros at padding; ``sums_BHKX`` are the weighted sums of what came before.
-    """
-
-    def __init__(self, weights: WeightsOfChunks, sequence_BHncX: Tensor, sums_BHKX: Tensor) -> None:
-        self.weights, self.sequence_BHncX = weights, sequence_BHncX
-        self.grown_BHncK = weights.grown.to(sequence_BHncX.dtype)
-        added_BHnKX = (self.grown_BHncK.transpose(-2, -1) @ sequence_BHncX).to(sums_BHKX.dtype)
-        before_BHnKX, self.sums = weights.clock.carry(weights.decay, added_BHnKX, sums_BHKX)
-        self.before_BHnKX = before_BHnKX.to(sequence_BHncX.dtype)
+        keys_after, values_after, mass_after = torch.split(after, sizes, dim=-1)
+        self.after = {"keys": keys_after, "values": values_after, "mass": mass_after.squeeze(-1)}
 
     def products(self, queries_BHncX: Tensor, own_BHncc: Tensor) -> Tensor:
-        """``q · mean`` of every position and slot, ``(B, H, n, c, K)``, from ``own``, q · x within the chunks."""
-        sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_BHnKX.transpose(-2, -1)
-        return (sums_BHncK / self.weights.mass).to(queries_BHncX.dtype)
+        """``q · mean`` of every position and slot, ``(B, H, n, c, K)``, from ``own``, q · k within the chunks."""
+        sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_keys.transpose(-2, -1)
+        return (sums_BHncK / self.mass).to(queries_BHncX.dtype)
 
     def mix(self, shares_BHncK: Tensor) -> Tensor:
-        """The means, weighted with each position's shares: ``(B, H, n, c, X)``."""
-        shares = (shares_BHncK / self.weights.mass).to(shares_BHncK.dtype)
-        return (shares @ self.grown_BHncK.transpose(-2, -1)).tril() @ self.sequence_BHncX + shares @ self.before_BHnKX
+        """The means of values, weighted with each position's shares: ``(B, H, n, c, X)``."""
+        shares = (shares_BHncK / self.mass).to(shares_BHncK.dtype)
+        return (shares @ self.grown_BHncK.transpose(-2, -1)).tril() @ self.values + shares @ self.before_values
+
+
+def _attend(scores: list[Tensor], mixes: list[Callable[[Tensor], Tensor]], dropout_p: float) -> tuple[Tensor, Tensor]:
+    """Output and softmax over parts together: each has its scores, and what mixes its values by their weights."""
+    sizes, softmax = [x.shape[-1] for x in scores], torch.softmax(torch.cat(scores, dim=-1), dim=-1)
+    scores.clear()  # so that what follows is computed in the same memory
+    weights = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
+    outputs = [mix(x) for mix, x in zip(mixes, torch.split(weights, sizes, dim=-1), strict=True)]
+    return sum(outputs[1:], start=outputs[0]), softmax
 
 
 def attend_segment(
@@ -312,9 +271,10 @@ def attend_segment(
 
     Returns the output; with ``need_weights`` the softmax (slots, exact tokens, window); and the state after them.
     """
-    query, key, value, padding, slots, window = inputs.to(dtype)
+    query, key, value = (x.to(dtype) for x in inputs[:3])
+    padding, slots, window = inputs[3:]
     length, before, device = query.shape[2], (window or 1) - 1, query.device
-    num_slots, num_first = state.mass_k.shape[-1], state.first_keys.shape[2]
+    num_slots, num_first = state.mass.shape[-1], state.first_keys.shape[2]
     real = None if padding is None else ~padding
 
     def chunks(x: Tensor, dim: int) -> Tensor:
@@ -330,19 +290,17 @@ def attend_segment(
     queries, keys_BHnsD, values_BHnsX = chunks(query, 2).contiguous(), spans(keys), spans(values)
     products_BHncs = queries @ keys_BHnsD.transpose(-2, -1)
     scores: list[Tensor] = []
+    mixes: list[Callable[[Tensor], Tensor]] = []
     after: dict[str, Tensor] = {}
     if slots is not None:
-        chunks_real = None if real is None else chunks(real, 1)
-        clock = Clock(chunks_real, (keys_BHnsD.shape[2], chunk), device, state.keys.dtype)
-        chunk_slots = slots.map_weights(lambda weights: chunks(weights, weights.dim() - 2))
-        weights_k = weights_v = WeightsOfChunks(clock, chunk_slots.weights_k, state.mass_k)
-        if chunk_slots.weights_v is not None:
-            weights_v = WeightsOfChunks(clock, chunk_slots.weights_v, state.mass_v)
-        means_k = RunningMeans(weights_k, keys_BHnsD[..., before:, :], state.keys)
-        means_v = RunningMeans(weights_v, values_BHnsX[..., before:, :], state.values)
-        after |= {"keys": means_k.sums, "mass_k": weights_k.mass_after}
-        after |= {"values": means_v.sums, "mass_v": weights_v.mass_after}
-        scores.append(means_k.products(queries, products_BHncs[..., before:]))
+        proj, real_Bnc = (
+            slots.map_weights(lambda x: chunks(x, x.dim() - 2)).weights,
+            None if real is None else chunks(real, 1),
+        )
+        means = RunningMeans(proj, state, keys_BHnsD[..., before:, :], values_BHnsX[..., before:, :], real_Bnc)
+        after = means.after
+        scores.append(means.products(queries, products_BHncs[..., before:]))
+        mixes.append(means.mix)
         if slots.bias is not None:
             bias = slots.bias if slots.bias.dim() == 1 else slots.bias[:, None, None]
             scores[0] = scores[0] + bias.to(dtype)
@@ -351,7 +309,8 @@ def attend_segment(
         seen = state.sees_first(state.tokens.unsqueeze(-1) + numbers, window)
         # All chunks share these keys in one product: broadcast over the chunks it would copy them for each.
         scores_BHNT = query @ state.first_keys.to(dtype).transpose(-2, -1)
-        scores.append(chunks(scores_BHNT + additive_mask(seen, scores_BHNT.dtype), 2))
+        scores.append(chunks(scores_BHNT + additive_mask(seen, dtype), 2))
+        mixes.append(lambda weights: chunks(weights.flatten(2, 3) @ state.first_values.to(dtype), 2))
     if window is not None:
         tokens = state.tokens.unsqueeze(-1)
         is_recent = torch.arange(before, 0, -1, device=device) <= tokens
@@ -360,30 +319,18 @@ def attend_segment(
         in_window = local_mask(chunk, before, 0, device)
         itself = torch.ones_like(in_window).tril(before) & torch.ones_like(in_window).triu(before)  # at padding
         visible = ((is_real.unsqueeze(-2) & in_window) | itself).unsqueeze(1)
-        scores.append(products_BHncs + additive_mask(visible, products_BHncs.dtype))
-    softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
-    scores.clear()  # so that what follows is computed in the same memory
-    kept = F.dropout(softmax, call.dropout_p) if call.dropout_p > 0 else softmax
-    sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
-    to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
-    outputs = []
-    if slots is not None:
-        outputs.append(means_v.mix(to_slots))
-    if num_first > 0:
-        outputs.append(chunks(to_first.flatten(2, 3) @ state.first_values.to(dtype), 2))
-    if window is not None:
-        outputs.append(to_window @ values_BHnsX)
-    output = sum(outputs[1:], start=outputs[0]).flatten(2, 3)
+        scores.append(products_BHncs + additive_mask(visible, dtype))
+        mixes.append(lambda weights: weights @ values_BHnsX)
+    output, softmax = _attend(scores, mixes, call.dropout_p)
     weights = None
     if call.need_weights:
-        weights = softmax.flatten(2, 3)
-        if window is not None:
-            weights = join_weights(softmax, num_slots + num_first, before, 0)
+        joins = window is not None
+        weights = join_weights(softmax, num_slots + num_first, before, 0) if joins else softmax.flatten(2, 3)
     after |= {"recent_keys": _last_tokens(keys, before, real), "recent_values": _last_tokens(values, before, real)}
     tokens = state.tokens + (length if real is None else real.sum(dim=-1))
     # Copies: a view would keep the memory of the whole segment.
     state = replace(state, tokens=tokens, **{name: x.clone() for name, x in after.items()})
-    return zero_padding(output.to(inputs.value.dtype), padding), weights, state
+    return zero_padding(output.flatten(2, 3).to(inputs.value.dtype), padding), weights, state
 
 
 def _last_tokens(sequence: Tensor, number: int, real: Tensor | None) -> Tensor:
@@ -401,38 +348,41 @@ def _last_tokens(sequence: Tensor, number: int, real: Tensor | None) -> Tensor:
     return last[:, :, :number]
 
 
-def attend_next(token: CausalInput, state: CausalState, dropout_p: float) -> tuple[Tensor, Tensor, CausalState]:
+def attend_next(
+    token: CausalInput, state: CausalState, dtype: torch.dtype, dropout_p: float
+) -> tuple[Tensor, Tensor, CausalState]:
     """One token in each row, without chunks: output, softmax and the state after it."""
-    query, key, value, padding, slots, window = token
-    scores, outputs = [], []
-    keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
+    query, key, value = (x.to(dtype) for x in token[:3])
+    padding, slots, window = token[3:]
+    scores: list[Tensor] = []
+    mixes: list[Callable[[Tensor], Tensor]] = []
+    keys, values, mass = state.keys, state.values, state.mass
     if slots is not None:
-        keys, mass_k = _add_token(keys, mass_k, slots.weights_k, key, padding)
-        values, mass_v = _add_token(values, mass_v, slots.weights_v or slots.weights_k, value, padding)
-        scores_BH1K = ((query @ keys.transpose(-2, -1).to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
-        if slots.bias is not None:
-            scores_BH1K = scores_BH1K + slots.bias.unsqueeze(-2).to(scores_BH1K.dtype)
-        scores.append(scores_BH1K)
-    num_slots, num_first = mass_k.shape[-1], state.first_keys.shape[2]
-    if num_first > 0:
-        seen = state.sees_first(state.tokens.unsqueeze(-1), window)
-        scores.append((query @ state.first_keys.transpose(-2, -1).to(query.dtype)).masked_fill(~seen, float("-inf")))
-    recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
-    recent_values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
+        fade = torch.exp(-slots.weights.decay.to(mass.dtype)).expand_as(mass)
+        weights = slots.weights.weights
+        weight = torch.ones_like(fade) if weights is None else weights[..., 0, :].to(mass.dtype).expand_as(mass)
+        if padding is not None:  # adds nothing, and lets nothing fade
+            absent = padding.unsqueeze(-1)
+            fade, weight = fade.masked_fill(absent, 1.0), weight.masked_fill(absent, 0.0)
+        keys = keys * fade.unsqueeze(-1) + weight.unsqueeze(-1) * key
+        values = values * fade.unsqueeze(-1) + weight.unsqueeze(-1) * value
+        mass = mass * fade + weight
+        # Before the first token all sums, and so the means, are 0.
+        mass_BH1K = mass.masked_fill(mass == 0, 1.0).unsqueeze(2)
+        scores_BH1K = ((query @ keys.transpose(-2, -1).to(dtype)) / mass_BH1K).to(dtype)
+        scores.append(scores_BH1K if slots.bias is None else scores_BH1K + slots.bias.unsqueeze(-2).to(dtype))
+        mixes.append(lambda weights: (weights / mass_BH1K).to(dtype) @ values.to(dtype))
+    if state.first_keys.shape[2] > 0:
+        unseen = ~state.sees_first(state.tokens.unsqueeze(-1), window)
+        scores.append((query @ state.first_keys.transpose(-2, -1).to(dtype)).masked_fill(unseen, float("-inf")))
+        mixes.append(lambda weights: weights @ state.first_values.to(dtype))
+    recent_keys = torch.cat([state.recent_keys.to(dtype), key], dim=2)
+    recent_values = torch.cat([state.recent_values.to(dtype), value], dim=2)
     if window is not None:
         missing = torch.arange(window - 1, -1, -1, device=key.device) > state.tokens.unsqueeze(-1)
         scores.append((query @ recent_keys.transpose(-2, -1)).masked_fill(missing[:, None, None], float("-inf")))
-    softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
-    kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
-    to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
-    if slots is not None:
-        outputs.append((to_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
-    if num_first > 0:
-        outputs.append(to_first @ state.first_values.to(value.dtype))
-    if window is not None:
-        outputs.append(to_window @ recent_values)
-    tokens = state.tokens + 1
+        mixes.append(lambda weights: weights @ recent_values)
+    (output, softmax), tokens = _attend(scores, mixes, dropout_p), state.tokens + 1
     # Copies: a view would keep the token that has left the window.
     recent_keys, recent_values = recent_keys[:, :, 1:].clone(), recent_values[:, :, 1:].clone()
     if padding is not None:
@@ -441,25 +391,8 @@ def attend_next(token: CausalInput, state: CausalState, dropout_p: float) -> tup
         recent_keys = torch.where(absent, state.recent_keys, recent_keys)
         recent_values = torch.where(absent, state.recent_values, recent_values)
     first = state.first_keys, state.first_values
-    after = CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values, *first)
-    return sum(outputs[1:], start=outputs[0]), softmax, after
-
-
-def _add_token(
-    sums: Tensor, mass: Tensor, proj: SlotWeights, token: Tensor, padding: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Sums and masses after one more token ``(B, H, 1, X)``; padding ``(B, 1)`` adds nothing and lets nothing fade."""
-    fade = torch.exp(-proj.decay.to(sums.dtype)).expand_as(mass)
-    weight = torch.ones_like(fade) if proj.weights is None else proj.weights[..., 0, :].to(sums.dtype).expand_as(mass)
-    if padding is not None:
-        absent = padding.unsqueeze(-1)
-        fade, weight = fade.masked_fill(absent, 1.0), weight.masked_fill(absent, 0.0)
-    return sums * fade.unsqueeze(-1) + weight.unsqueeze(-1) * token, mass * fade + weight
-
-
-def _not_0(mass: Tensor) -> Tensor:
-    """Masses ``(B, H, 1, K)`` to divide by: before the first token all sums, and so the means, are 0."""
-    return mass.masked_fill(mass == 0, 1.0).unsqueeze(2)
+    state = CausalState(tokens, keys, values, mass, recent_keys, recent_values, *first)
+    return zero_padding(output.to(token.value.dtype), padding), softmax, state
 
 
 def causal_linformer_attention(
@@ -486,7 +419,7 @@ def causal_linformer_attention(
         A_t = \{i \le t : p_i < T \text{ or } p_i > p_t - w\}
 
     where :math:`p_i` counts real tokens from 0, T is ``exact_first``, w is ``window`` (0 without one), and
-    :math:`\bar V` is made as :math:`\bar K` with the weights of values. Tokens of :math:`A_t` are in the slots too,
+    :math:`\bar V` is made as :math:`\bar K`. Tokens of :math:`A_t` are in the slots too,
     and one that is both a first and a last one counts once. Time is O(N·(c·(D + K) + K·D + (w + T)·D)) for chunks of c,
     and the output at t does not depend on anything after t.
 
@@ -519,37 +452,26 @@ def causal_linformer_attention(
         >>> causal_linformer_attention(query, key, value, slots, window=8).shape
         torch.Size([1, 4, 1000, 16])
     """
-    shapes = [tuple(x.shape) for x in (query, key, value)]
-    if query.dim() != 4 or shapes[0] != shapes[1] or shapes[0][:3] != shapes[2][:3]:
-        raise ValueError(
-            f"query, key and value must be (B, H, N, D), (B, H, N, D) and (B, H, N, Dv), got {shapes[0]}, {shapes[1]} "
-            f"and {shapes[2]}"
-        )
+    fits = query.dim() == 4 and query.shape == key.shape and query.shape[:3] == value.shape[:3]
+    expected = "query, key and value must be (B, H, N, D), (B, H, N, D) and (B, H, N, Dv)"
+    check_shapes(fits, expected, query, key, value)
     check_window(window)
     if exact_first < 0:
         raise ValueError(f"exact_first must be at least 0 tokens, got {exact_first}")
     check_scale(scale)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
-    for name, weights in (("weights_k", slots.weights_k), ("weights_v", slots.weights_v or slots.weights_k)):
-        _check_weights(name, weights, key, key_padding_mask, slots.chunk_size)
-    padding = None
-    if key_padding_mask is not None:
-        # Means count the real tokens themselves; a window counts positions, and so do the first tokens.
-        is_ordered = window is not None or exact_first > 0
-        padding = Padding(key_padding_mask, in_order=not is_ordered)
-        query, key, value = (padding.justify(x) for x in (query, key, value))
-        slots = slots.reorder(padding.order)
-    output, _, _ = attend_causally(
-        query,
-        key,
-        value,
-        slots,
-        window=window,
-        exact_first=exact_first,
-        padding_mask=None if padding is None else padding.trailing,
-        call=SoftmaxCall(dropout_p, scale=scale),
-    )
-    return output if padding is None else padding.restore(output)
+    _check_weights(slots.weights, key, key_padding_mask, slots.chunk_size)
+    attend = partial(attend_causally, window=window, exact_first=exact_first, call=SoftmaxCall(dropout_p, scale=scale))
+    if key_padding_mask is None:
+        return attend(query, key, value, slots)[0]
+    # Means count the real tokens themselves; a window counts positions, and so do the first tokens.
+    padding = Padding(key_padding_mask, in_order=window is None and exact_first == 0)
+    query, key, value = (padding.justify(x) for x in (query, key, value))
+    order = padding.order
+    if order is not None:
+        slots = slots.map_weights(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
+    output, _, _ = attend(query, key, value, slots, padding_mask=padding.trailing)
+    return padding.restore(output)
 
 
 def attend_causally(
@@ -572,26 +494,25 @@ def attend_causally(
     before dropout, first slots, then the first T tokens (0 where the window holds one), then the window, the query's
     own position last; and the state after the last position.
     """
-    device = query.device.type
+    device, length = query.device.type, query.shape[2]
     if state is None:
-        num_slots = 0 if slots is None else slots.weights_k.decay.shape[-1]
+        num_slots = 0 if slots is None else slots.weights.decay.shape[-1]
         state = CausalState.empty(key, value, num_slots, window, exact_first)
     query = query * call.scale_for(query)
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
     # Sums exceed the range of float16. Scores in bfloat16 err three times as much as SDPA's; the cost of float32 was
     # measured only on a CPU, where it is small (docs/log.md).
     dtype = torch.promote_types(query.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
-    if query.shape[2] == 0:
-        num_weights = state.mass_k.shape[-1] + exact_first + (window or 0)
+    if length == 0:
+        num_weights = state.mass.shape[-1] + exact_first + (window or 0)
         return value, query.new_zeros(*query.shape[:3], num_weights) if call.need_weights else None, state
     if exact_first > 0:
         state = state.with_first(key, value, padding_mask)
     inputs = CausalInput(query, key, value, padding_mask, slots, window)
     has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
-        if not is_traced() and query.shape[2] == 1:
-            output, softmax, state = attend_next(inputs.to(dtype), state, call.dropout_p)
-            output = zero_padding(output.to(value.dtype), padding_mask)
+        if not is_traced() and length == 1:
+            output, softmax, state = attend_next(inputs, state, dtype, call.dropout_p)
             return output, softmax if call.need_weights else None, state
         return _attend_in_segments(inputs, state, dtype, call)
 
@@ -602,19 +523,28 @@ def _attend_in_segments(
     """A segment of whole chunks at a time; a rest of a chunk is a segment of its own."""
     length, chunk = inputs.query.shape[2], CHUNK if inputs.slots is None else inputs.slots.chunk_size
     if records_a_graph():  # sizes are symbolic: one segment, filled up with padding, serves every length
-        filled = inputs.pad(blocks_of(length, chunk) * chunk - length)
-        output, weights, state = attend_segment(filled, state, chunk, dtype, call)
+        padding, fill = inputs.padding, blocks_of(length, chunk) * chunk - length
+        if padding is None:
+            padding = inputs.query.new_zeros(inputs.query.shape[0], length, dtype=torch.bool)
+        inputs = inputs._replace(padding=None).map(lambda x, dim: F.pad(x, (0, 0, 0, fill)))
+        inputs = inputs._replace(padding=F.pad(padding, (0, fill), value=True))
+        output, weights, state = attend_segment(inputs, state, chunk, dtype, call)
         return first_positions(output, length), None if weights is None else first_positions(weights, length), state
     whole, longest = length - length % chunk, sizes_for(inputs.query.device).segment
     size = max(chunk, longest - longest % chunk)
-    sizes = [size] * (whole // size) + [whole % size, length - whole]
+    sizes = [size for size in [size] * (whole // size) + [whole % size, length - whole] if size > 0]
     attend: Callable[..., Any] = attend_segment
     # A segment keeps only its inputs for the backward pass; the transforms of torch.func allow no hooks for that.
     if torch.is_grad_enabled() and not is_transformed():
         attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=call.dropout_p > 0)
-    outputs, all_weights = [], []
-    for segment in inputs.split([size for size in sizes if size > 0]):
-        output, weights, state = attend(segment, state, min(chunk, segment.query.shape[2]), dtype, call)
+    # Split, not sliced: the gradient of a slice is as long as the whole.
+    segments, outputs, all_weights = inputs.map(lambda x, dim: torch.split(x, sizes, dim)), [], []
+
+    def segment(number: int) -> CausalInput:
+        return segments.map(lambda parts, dim: parts[number])
+
+    for number, size in enumerate(sizes):
+        output, weights, state = attend(segment(number), state, min(chunk, size), dtype, call)
         outputs.append(output)
         all_weights.append(weights)
     return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if call.need_weights else None, state
@@ -626,23 +556,22 @@ def check_window(window: int | None) -> None:
         raise ValueError(f"window must be at least 1 token, or None for no window, got {window}")
 
 
-def _check_weights(name: str, slot_weights: SlotWeights, key: Tensor, padding: Tensor | None, chunk_size: int) -> None:
-    (heads, length), decay = key.shape[1:3], slot_weights.decay
-    if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] not in (1, heads)):
-        raise ValueError(f"{name}.decay must be (K,) or (H, K) for {heads} heads, got {tuple(decay.shape)}")
-    if slot_weights.weights is not None:
-        shape = tuple(slot_weights.weights.shape)
-        expected = (*key.shape[:2], length, decay.shape[-1])[-len(shape) :]
-        fits = 2 <= len(shape) <= 4 and shape[-2:] == expected[-2:]
-        if not fits or any(size not in (1, fitting) for size, fitting in zip(shape[:-2], expected[:-2], strict=True)):
-            raise ValueError(
-                f"{name}.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = {length} and "
-                f"K = {decay.shape[-1]}, got {shape}"
-            )
-        valid = ((slot_weights.weights > 0) & (slot_weights.weights < math.inf)).all(dim=-1)
-        if padding is not None:
-            valid = valid | padding[:, None]
-        _require(valid.all(), f"{name}.weights must be positive and finite at every real token")
+def _check_weights(proj: SlotWeights, key: Tensor, padding: Tensor | None, chunk_size: int) -> None:
+    (batch, heads, length, _), (decay, weights) = key.shape, proj
+    fits = decay.dim() == 1 or (decay.dim() == 2 and decay.shape[0] in (1, heads))
+    check_shapes(fits, "weights.decay must be (K,) or (H, K) beside a key (B, H, N, D)", decay, key)
+    if weights is not None:
+        shape, num_slots = tuple(weights.shape), decay.shape[-1]
+        lead = (batch, heads)[4 - len(shape) :]
+        fits = 2 <= len(shape) <= 4 and shape[-2:] == (length, num_slots)
+        fits = fits and all(size in (1, fitting) for size, fitting in zip(shape[:-2], lead, strict=True))
+        expected = (
+            "weights.weights must be (N, K), (H, N, K) or (B, H, N, K) beside a key (B, H, N, D) and a decay (…, K)"
+        )
+        check_shapes(fits, expected, weights, key, decay)
+        valid = ((weights > 0) & (weights < math.inf)).all(dim=-1)
+        valid = valid if padding is None else valid | padding[:, None]
+        _require(valid.all(), "weights.weights must be positive and finite at every real token")
     if decay.numel() > 0:
         limits = "0 and the limit of its chunks"
         if not is_compiling():  # where a message is one constant string
@@ -652,7 +581,7 @@ def _check_weights(name: str, slot_weights: SlotWeights, key: Tensor, padding: T
             )
         _require(
             ((decay >= 0) & (chunk_size * decay <= STEEPEST)).all(),
-            f"{name}.decay must lie between {limits}: a weight that fades faster belongs to the window, or take "
+            f"weights.decay must lie between {limits}: a weight that fades faster belongs to the window, or take "
             "smaller chunks",
         )
 

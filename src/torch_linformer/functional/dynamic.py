@@ -4,20 +4,19 @@ Scores are computed in blocks that nobody keeps. On a CPU a block leaves out the
 far away that there is no weight between them.
 """
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torch_linformer.functional.cpu import by_flash
-from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.cpu import by_flash, sizes_for
 from torch_linformer.functional.implementations import Implementation, compute, register
-from torch_linformer.functional.padding import Padding, check_padding_mask, justify, mask_of
+from torch_linformer.functional.padding import Collective, check_padding_mask, check_shapes, justify, mask_of
 from torch_linformer.functional.pytorch import flash_attention, is_transformed, records_a_graph
 from torch_linformer.functional.slots import Slots
 
@@ -74,14 +73,12 @@ def dynamic_slots(
     """
     heads, k = (1 if queries.dim() == 2 else queries.shape[0]), queries.shape[-2]
     fits = queries.dim() in (2, 3) and key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]
-    if not fits or heads not in (1, key.shape[1]) or queries.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            "queries, key and value must be (H, K, D), (B, H, M, D) and (B, H, M, Dv), got "
-            f"{tuple(queries.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
-        )
+    fits = fits and heads in (1, key.shape[1]) and queries.shape[-1] == key.shape[-1]
+    expected = "queries, key and value must be (H, K, D), (B, H, M, D) and (B, H, M, Dv)"
+    check_shapes(fits, expected, queries, key, value)
     for name, parameter in (("shift", shift), ("log_steepness", log_steepness)):
-        if parameter is not None and parameter.shape != (k,):
-            raise ValueError(f"{name} must have one number a slot, ({k},), got {tuple(parameter.shape)}")
+        if parameter is not None:
+            check_shapes(parameter.shape == (k,), f"{name} must have one number a slot of queries", parameter, queries)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     (key, value), padding = justify(key_padding_mask, key, value)
     tokens = torch.full((1,), key.shape[2], device=key.device) if padding is None else padding.tokens.squeeze(-1)
@@ -112,15 +109,18 @@ class SegmentPrior(NamedTuple):
     first: int = 0
     total: int | None = None
 
-    def part(self, slots: slice) -> "SegmentPrior":
-        return SegmentPrior(self.shift[slots], self.log_steepness[slots], slots.start, self.shift.shape[0])
-
     @property
     def centers(self) -> Tensor:
         """:math:`c_j + d_j`, ``(K,)``."""
         dtype = torch.promote_types(self.shift.dtype, torch.float32)
         index = torch.arange(self.first, self.first + self.shift.shape[0], device=self.shift.device, dtype=dtype)
         return index + 0.5 + self.shift.to(dtype)
+
+    @property
+    def steepness(self) -> Tensor:
+        """``(K, 1)``."""
+        exponents = self.log_steepness.to(torch.promote_types(self.log_steepness.dtype, torch.float32))
+        return STEEPNESS * exponents.exp().unsqueeze(-1)
 
     def distances(self, positions: slice, tokens: Tensor) -> Tensor:
         """:math:`t_i - c_j - d_j`, ``(B or 1, K, m)``, for rows of ``tokens`` ``(B or 1,)`` real tokens."""
@@ -129,21 +129,9 @@ class SegmentPrior(NamedTuple):
         places_Bm = (index + 0.5) * (num_slots / tokens.clamp(min=1).to(centers_K.dtype).unsqueeze(-1))
         return places_Bm.unsqueeze(1) - centers_K.unsqueeze(-1)
 
-    @property
-    def steepness(self) -> Tensor:
-        """``(K, 1)``."""
-        exponents = self.log_steepness.to(torch.promote_types(self.log_steepness.dtype, torch.float32))
-        return STEEPNESS * exponents.exp().unsqueeze(-1)
-
     def scores(self, distances: Tensor) -> Tensor:
         """p, ``(B or 1, K, m)``."""
         return -self.steepness * distances.square()
-
-    def gradients(self, grad_scores: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of d and a, from those of p ``(B, K, m)``."""
-        grad_shift = (grad_scores * distances).sum(dim=(0, 2)) * 2 * self.steepness.squeeze(-1)
-        grad_log_steepness = (grad_scores * self.scores(distances)).sum(dim=(0, 2))
-        return grad_shift, grad_log_steepness
 
 
 class Pooled(NamedTuple):
@@ -155,19 +143,11 @@ class Pooled(NamedTuple):
     slots: tuple[Tensor, ...]
     log_mass: Tensor
 
-    def part(self, rows: slice, slots: slice) -> "Pooled":
-        """A view of some of them."""
-        return Pooled(tuple(x[rows, :, slots] for x in self.slots), self.log_mass[rows, :, slots])
-
-    def copy_(self, other: "Pooled") -> None:
-        for target, source in zip((*self.slots, self.log_mass), (*other.slots, other.log_mass), strict=True):
-            target.copy_(source)
-
-    def whole_rows(self, padding: Padding) -> "Pooled":
+    def whole_rows(self, collective: Collective) -> "Pooled":
         """Slots of whole rows, where these are of a piece of them."""
-        peak = padding.highest(self.log_mass.detach())
+        peak = collective.highest(self.log_mass.detach())
         share = (self.log_mass - peak).exp()
-        joined = padding.total(torch.cat([*(x * share for x in self.slots), share], dim=-1))
+        joined = collective.total(torch.cat([*(x * share for x in self.slots), share], dim=-1))
         *sums, mass = torch.split(joined, [*(x.shape[-1] for x in self.slots), 1], dim=-1)
         return Pooled(tuple(x / mass for x in sums), peak + mass.log())
 
@@ -178,24 +158,60 @@ class Pooled(NamedTuple):
         return Pooled(tuple(x * share + y * rest for x, y in zip(self.slots, other.slots, strict=True)), log_mass)
 
 
-class Place(NamedTuple):
-    """Where positions stand: see :func:`pool`."""
+class Block(NamedTuple):
+    """Slots and positions of some rows of a batch."""
 
+    rows: slice
+    slots: slice
+    positions: slice
+
+    def take(self, sequence: Tensor) -> Tensor:
+        """Its positions of a sequence ``(B, H, M, X)``."""
+        return sequence[self.rows, :, self.positions]
+
+
+class Scoring(NamedTuple):
+    """What the scores of slots at positions are made of: see :func:`pool`."""
+
+    queries: Tensor
+    prior: SegmentPrior
+    scored: Tensor
     tokens: Tensor
     first: int
     padding: Tensor | None
 
-    def part(self, rows: slice, positions: slice, is_real: bool) -> "Place":
-        tokens = self.tokens if len(self.tokens) == 1 else self.tokens[rows]
-        padding = None if self.padding is None or is_real else self.padding[rows, positions]
-        return Place(tokens, self.first + positions.start, padding)
+    def part(self, block: Block, is_real: bool) -> "Scoring":
+        """Those of a block; ``is_real``: no position of it is known to be padding."""
+        rows, slots, positions = block
+        shift, log_steepness, *_ = self.prior
+        return Scoring(
+            self.queries[:, slots],
+            SegmentPrior(shift[slots], log_steepness[slots], slots.start, shift.shape[0]),
+            block.take(self.scored),
+            _rows_of(rows, self.tokens),
+            self.first + positions.start,
+            None if self.padding is None or is_real else self.padding[rows, positions],
+        )
+
+    def distances(self) -> Tensor:
+        return self.prior.distances(slice(self.first, self.first + self.scored.shape[2]), self.tokens)
+
+    def hide(self, scores: Tensor, value: float) -> Tensor:
+        """``scores`` ``(B, H, K, m)`` with ``value`` at padding."""
+        return scores if self.padding is None else scores.masked_fill(self.padding[:, None, None, :], value)
 
     def hide_(self, scores: Tensor, value: float) -> Tensor:
-        """``scores`` ``(B, H, K, m)`` with ``value`` at padding, in place."""
+        """:meth:`hide`, in place."""
         return scores if self.padding is None else scores.masked_fill_(self.padding[:, None, None, :], value)
 
-    def distances(self, prior: SegmentPrior, length: int) -> Tensor:
-        return prior.distances(slice(self.first, self.first + length), self.tokens)
+    def products(self) -> Tensor:
+        """w · k, ``(B, H, K, m)``, at least float32."""
+        products = self.queries @ self.scored.transpose(-2, -1)
+        return products.to(torch.promote_types(products.dtype, torch.float32))
+
+    def scores(self) -> Tensor:
+        """With the prior, and hidden at padding."""
+        return self.hide(self.products() + self.prior.scores(self.distances()).unsqueeze(1), HIDDEN)
 
 
 def pool(
@@ -231,35 +247,30 @@ def pool(
         queries, scored, pooled = queries.to(dtype), scored.to(dtype), [x.to(dtype) for x in pooled]
     queries = queries if queries.dim() == 3 else queries.unsqueeze(0)
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
-        slots: Pooled = compute(POOLING, queries, prior, scored, Place(tokens, first, padding_mask), pooled)
+        scoring = Scoring(queries, prior, scored, tokens, first, padding_mask)
+        slots: Pooled = compute(POOLING, scoring, pooled)
     return slots
 
 
-def _pool(
-    by_flash: bool, queries: Tensor, prior: SegmentPrior, scored: Tensor, place: Place, pooled: Sequence[Tensor]
-) -> Pooled:
+def _pool(by_flash: bool, scoring: Scoring, pooled: Sequence[Tensor]) -> Pooled:
     if records_a_graph() or is_transformed():
-        scores = _scores(queries, prior, scored, place)
-        return Pooled(_mix(_softmax(scores, place), pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
+        scores = scoring.scores()
+        return Pooled(_mix(_softmax(scores, scoring), pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
+    (queries, prior, scored), place = scoring[:3], scoring[3:]
     parts = queries, prior.shift, prior.log_steepness, scored, place, by_flash, *pooled
     *slots, log_mass = Pool.apply(*parts)  # type: ignore[no-untyped-call]
     return Pooled(tuple(slots), log_mass)
 
 
-def _why_not_flash(
-    queries: Tensor, prior: SegmentPrior, scored: Tensor, place: Place, pooled: Sequence[Tensor]
-) -> str | None:
-    if any(x.shape != scored.shape for x in pooled) or scored.numel() == 0:
+def _why_not_flash(scoring: Scoring, pooled: Sequence[Tensor]) -> str | None:
+    if any(x.shape != scoring.scored.shape for x in pooled) or scoring.scored.numel() == 0:
         return "what is scored and what is pooled must be of one size"
     return None
 
 
 POOLING = register(
     "slots chosen by the input",
-    {
-        "flash": by_flash(functools.partial(_pool, True), _why_not_flash),
-        "torch": Implementation(functools.partial(_pool, False)),
-    },
+    {"flash": by_flash(partial(_pool, True), _why_not_flash), "torch": Implementation(partial(_pool, False))},
 )
 
 
@@ -267,22 +278,13 @@ def pooling_weights(
     queries: Tensor, prior: SegmentPrior, scored: Tensor, tokens: Tensor, padding_mask: Tensor | None
 ) -> Tensor:
     """P of :func:`pool` itself, ``(B, H, K, M)``, to look at."""
-    place = Place(tokens, 0, padding_mask)
-    return _softmax(_scores(queries, prior, scored, place), place)
+    scoring = Scoring(queries, prior, scored, tokens, 0, padding_mask)
+    return _softmax(scoring.scores(), scoring)
 
 
-def _scores(queries: Tensor, prior: SegmentPrior, scored: Tensor, place: Place) -> Tensor:
-    """The scores ``(B, H, K, M)``, at least float32."""
-    products = queries @ scored.transpose(-2, -1)
-    scores = products.to(torch.promote_types(products.dtype, torch.float32))
-    scores = scores + prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1)
-    return scores if place.padding is None else scores.masked_fill(place.padding[:, None, None, :], HIDDEN)
-
-
-def _softmax(scores: Tensor, place: Place) -> Tensor:
+def _softmax(scores: Tensor, scoring: Scoring) -> Tensor:
     """P ``(B, H, K, M)``; zeros in rows of nothing but padding."""
-    weights = torch.softmax(scores, dim=-1)
-    return weights if place.padding is None else weights.masked_fill(place.padding[:, None, None, :], 0.0)
+    return scoring.hide(torch.softmax(scores, dim=-1), 0.0)
 
 
 def _mix(weights: Tensor, sequences: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -299,11 +301,12 @@ class Reach:
     asked for numbers, and leave nothing out; nor is anything left out where one block holds all positions.
     """
 
-    def __init__(self, queries: Tensor, prior: SegmentPrior, scored: Tensor, tokens: Tensor, first: int) -> None:
-        (_, heads, self.length, _), self.num_slots, self.first = scored.shape, queries.shape[1], first
+    def __init__(self, scoring: Scoring) -> None:
+        queries, prior, scored, tokens, self.first, _ = scoring  # of which autograd alone keeps tensors
+        (self.batch, heads, self.length, _), self.num_slots = scored.shape, queries.shape[1]
         plain = type(scored) is Tensor and scored.device.type == "cpu"  # a fake tensor has no numbers
-        at_once = sizes_for(scored.device).pooled_scores // (heads * self.num_slots)
-        self.leaves_out = plain and self.length > max(1, at_once)
+        self.at_once = max(1, sizes_for(scored.device).pooled_scores // heads)
+        self.leaves_out = plain and self.length > max(1, self.at_once // self.num_slots)
         if self.leaves_out:
             norms = torch.linalg.vector_norm(queries, dim=-1).amax(dim=0).double()
             bounds_K = norms * torch.linalg.vector_norm(scored, dim=-1).max().double() * ROUNDED
@@ -317,56 +320,41 @@ class Reach:
             end_BK = ((centers_K + farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=math.inf)
             self.begin, self.end = begin_BK.numpy(), end_BK.numpy()
 
-    def is_real(self, rows: slice, positions: slice) -> bool:
-        """Whether no position there is known to be padding."""
-        return self.leaves_out and bool(self.first + positions.stop <= _rows_of(rows, self.tokens).min())
+    def is_real(self, block: Block) -> bool:
+        """Whether no position of it is known to be padding."""
+        return self.leaves_out and bool(self.first + block.positions.stop <= _rows_of(block.rows, self.tokens).min())
 
     def positions(self, rows: slice, slots: slice) -> slice:
         """The positions from the first to the last that has a weight in one of these slots."""
         if not self.leaves_out:
             return slice(0, self.length)
         begin, end = (_rows_of(rows, x)[:, slots] for x in (self.begin, self.end))
-        stop = min(self.first + self.length, _rows_of(rows, self.tokens).max())  # after it is padding
-        first, last = math.ceil(max(begin.min(), self.first)), math.floor(min(end.max(), stop - 1))
-        return slice(first - self.first, max(first, last + 1) - self.first)
+        start = self.first
+        stop = min(start + self.length, _rows_of(rows, self.tokens).max())  # after it is padding
+        first, last = math.ceil(max(begin.min(), start)), math.floor(min(end.max(), stop - 1))
+        return slice(first - start, max(first, last + 1) - start)
+
+    def blocks(self) -> Iterator[Block]:
+        """Slots at once, and the positions that they reach: of several rows, or of one where positions are left out."""
+        rows_at_once = 1 if self.leaves_out else max(1, self.at_once // max(1, self.num_slots * self.length))
+        slots_at_once = max(FEWEST_SLOTS, SPAN * self.num_slots // self.length) if self.leaves_out else self.num_slots
+        for row in range(0, self.batch, rows_at_once):
+            rows, start = slice(row, row + rows_at_once), 0
+            while start < self.num_slots:
+                slots = slice(start, min(start + slots_at_once, self.num_slots))
+                positions = self.positions(rows, slots)
+                fitting = max(1, self.at_once // max(1, positions.stop - positions.start))
+                if fitting < slots.stop - start:
+                    slots = slice(start, start + fitting)
+                    positions = self.positions(rows, slots)
+                if positions.start < positions.stop:
+                    yield Block(rows, slots, positions)
+                start = slots.stop
 
 
 def _rows_of(rows: slice, array: Any) -> Any:
     """What belongs to these rows; one row stands for all."""
     return array if len(array) == 1 else array[rows]
-
-
-class Block(NamedTuple):
-    """Slots and positions of some rows of a batch."""
-
-    rows: slice
-    slots: slice
-    positions: slice
-
-    def take(self, sequence: Tensor) -> Tensor:
-        """Its positions of a sequence ``(B, H, M, X)``."""
-        return sequence[self.rows, :, self.positions]
-
-
-def blocks_of_slots(reach: Reach, queries: Tensor, scored: Tensor) -> Iterator[Block]:
-    """Slots at once, and the positions that they reach: of several rows, or of one where positions are left out."""
-    (batch, heads, length, _), num_slots = scored.shape, queries.shape[1]
-    size = max(1, sizes_for(scored.device).pooled_scores // heads)
-    rows = 1 if reach.leaves_out else max(1, size // max(1, num_slots * length))
-    slots_at_once = max(FEWEST_SLOTS, SPAN * num_slots // length) if reach.leaves_out else num_slots
-    for row in range(0, batch, rows):
-        block_rows = slice(row, row + rows)
-        start = 0
-        while start < num_slots:
-            slots = slice(start, min(start + slots_at_once, num_slots))
-            positions = reach.positions(block_rows, slots)
-            fitting = max(1, size // max(1, positions.stop - positions.start))
-            if fitting < slots.stop - start:
-                slots = slice(start, start + fitting)
-                positions = reach.positions(block_rows, slots)
-            if positions.start < positions.stop:
-                yield Block(block_rows, slots, positions)
-            start = slots.stop
 
 
 class Pool(torch.autograd.Function):
@@ -379,69 +367,62 @@ class Pool(torch.autograd.Function):
         shift: Tensor,
         log_steepness: Tensor,
         scored: Tensor,
-        place: Place,
+        place: tuple[Any, ...],
         by_flash: bool,
         *pooled: Tensor,
     ) -> tuple[Tensor, ...]:
-        prior = SegmentPrior(shift, log_steepness)
+        scoring = Scoring(queries, SegmentPrior(shift, log_steepness), scored, *place)
         # At first slots of no positions: zeros, without weight.
         shape, dtype = (*scored.shape[:2], queries.shape[1]), torch.promote_types(scored.dtype, torch.float32)
-        zeros = tuple(x.new_zeros(*shape, x.shape[-1], dtype=dtype) for x in pooled)
-        slots = Pooled(zeros, scored.new_full((*shape, 1), HIDDEN, dtype=dtype))
-        reach = Reach(queries, prior, scored, place.tokens, place.first)
-        pool_block = _pool_by_flash if by_flash else _pool_in_place
-        for block in blocks_of_slots(reach, queries, scored):
-            block_place = place.part(block.rows, block.positions, reach.is_real(block.rows, block.positions))
-            block_slots = pool_block(
-                queries[:, block.slots],
-                prior.part(block.slots),
-                block.take(scored),
-                [block.take(x) for x in pooled],
-                block_place,
-            )
-            slots.part(block.rows, block.slots).copy_(block_slots)
+        slots = [x.new_zeros(*shape, x.shape[-1], dtype=dtype) for x in pooled]
+        slots.append(scored.new_full((*shape, 1), HIDDEN, dtype=dtype))
+        reach, pool_block = Reach(scoring), _pool_by_flash if by_flash else _pool_in_place
+        for block in reach.blocks():
+            part = scoring.part(block, reach.is_real(block))
+            for whole, share in zip(slots, pool_block(part, [block.take(x) for x in pooled]), strict=True):
+                whole[block.rows, :, block.slots].copy_(share)
         ctx.place, ctx.reach = place, reach
         ctx.save_for_backward(queries, shift, log_steepness, scored, *pooled)
-        return (*slots.slots, slots.log_mass)
+        return tuple(slots)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         queries, shift, log_steepness, scored, *pooled = ctx.saved_tensors
-        prior, place, reach = SegmentPrior(shift, log_steepness), ctx.place, ctx.reach
-        grad_log_mass = grad_outputs[-1]
-        grad_slots = [grad.to(x.dtype) for grad, x in zip(grad_outputs[:-1], pooled, strict=True)]
+        scoring, reach = Scoring(queries, SegmentPrior(shift, log_steepness), scored, *ctx.place), ctx.reach
+        *grad_slots, grad_log_mass = grad_outputs
+        grad_slots = [grad.to(x.dtype) for grad, x in zip(grad_slots, pooled, strict=True)]
         grad_queries = grad_log_mass.new_zeros(queries.shape)
         grad_shift, grad_log_steepness = grad_log_mass.new_zeros(2, *shift.shape)
-        blocks = list(blocks_of_slots(reach, queries, scored))
+        blocks, sequences = list(reach.blocks()), [scored, *pooled]
+        # Where a block has all slots of its rows, its share is all there is; else shares are summed in float32.
         are_whole = not reach.leaves_out and all(x.slots.stop - x.slots.start == reach.num_slots for x in blocks)
-        grad_sequences = _SequenceGradients([scored, *pooled], are_whole, grad_log_mass.dtype)
+        dtype = None if are_whole else grad_log_mass.dtype
+        grad_sequences = [(torch.empty_like if are_whole else torch.zeros_like)(x, dtype=dtype) for x in sequences]
         for block in blocks:
-            rows, slots = block.rows, block.slots
-            block_prior = prior.part(slots)
-            block_place = place.part(rows, block.positions, reach.is_real(rows, block.positions))
-            keys = block.take(scored)
+            part, slots = scoring.part(block, reach.is_real(block)), block.slots
             # Normalised by their own sum: the forward pass has rounded its scores, and so its sum, in another way.
-            weights, mass, _ = _weights_in_place(queries[:, slots], block_prior, keys, block_place)
+            weights, mass, _ = _weights_in_place(part)
             weights.div_(mass)
-            products = []
-            for index, (sequence, grad) in enumerate(zip(pooled, grad_slots, strict=True), start=1):
-                grad = grad[rows, :, slots]
+            products, shares = [], []
+            for sequence, grad in zip(pooled, grad_slots, strict=True):
+                grad = grad[block.rows, :, slots]
                 products.append((grad @ block.take(sequence).transpose(-2, -1)).to(weights.dtype))
-                grad_sequences.add(index, block, weights.transpose(-2, -1).to(grad.dtype) @ grad)
-            grad_weights = functools.reduce(Tensor.add_, products)
+                shares.append(weights.transpose(-2, -1).to(grad.dtype) @ grad)
+            grad_weights = reduce(Tensor.add_, products)
             # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P); that of the logarithm of its sum is P.
             grad_scores = grad_weights.mul_(weights)
-            mean = grad_scores.sum(dim=-1, keepdim=True) - grad_log_mass[rows, :, slots]
+            mean = grad_scores.sum(dim=-1, keepdim=True) - grad_log_mass[block.rows, :, slots]
             grad_scores.addcmul_(weights, mean, value=-1.0)
-            distances = block_place.distances(block_prior, keys.shape[2])
-            block_shift, block_log_steepness = block_prior.gradients(grad_scores.sum(dim=1), distances)
-            grad_shift[slots] += block_shift
-            grad_log_steepness[slots] += block_log_steepness
-            grad_scores = grad_scores.to(keys.dtype)
-            grad_queries[:, slots] += (grad_scores @ keys).sum(dim=0)
-            grad_sequences.add(0, block, grad_scores.transpose(-2, -1) @ queries[:, slots])
-        grad_scored, *grad_pooled = grad_sequences.total()
+            grad_prior, distances = grad_scores.sum(dim=1), part.distances()
+            grad_shift[slots] += (grad_prior * distances).sum(dim=(0, 2)) * 2 * part.prior.steepness.squeeze(-1)
+            grad_log_steepness[slots] += (grad_prior * part.prior.scores(distances)).sum(dim=(0, 2))
+            grad_scores = grad_scores.to(scored.dtype)
+            grad_queries[:, slots] += (grad_scores @ part.scored).sum(dim=0)
+            shares.insert(0, grad_scores.transpose(-2, -1) @ part.queries)
+            for whole, share in zip(grad_sequences, shares, strict=True):
+                block.take(whole).copy_(share) if are_whole else block.take(whole).add_(share)
+        grad_scored, *grad_pooled = [grad.to(x.dtype) for grad, x in zip(grad_sequences, sequences, strict=True)]
         return (
             grad_queries.to(queries.dtype),
             grad_shift.to(shift.dtype),
@@ -453,67 +434,39 @@ class Pool(torch.autograd.Function):
         )
 
 
-class _SequenceGradients:
-    """Gradients of sequences ``(B, H, M, X)``, of which each block of slots has a share, summed in ``dtype``.
-
-    Where a block has all slots of its rows, its share is all there is.
-    """
-
-    def __init__(self, sequences: Sequence[Tensor], is_whole: bool, dtype: torch.dtype) -> None:
-        self.is_whole, self.dtypes = is_whole, [x.dtype for x in sequences]
-        make = torch.empty_like if is_whole else torch.zeros_like
-        self.sums = [make(x, dtype=None if is_whole else dtype) for x in sequences]
-
-    def add(self, index: int, block: Block, share: Tensor) -> None:
-        part = block.take(self.sums[index])
-        part.copy_(share) if self.is_whole else part.add_(share)
-
-    def total(self) -> list[Tensor]:
-        return [x.to(dtype) for x, dtype in zip(self.sums, self.dtypes, strict=True)]
+def _pool_in_place(scoring: Scoring, pooled: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Slots of each sequence, and the logarithm of their weights' sum, by one product after the other."""
+    weights, mass, peaks = _weights_in_place(scoring)
+    return *(x.div_(mass) for x in _mix(weights, pooled)), mass.log().add_(peaks)
 
 
-def _pool_in_place(
-    queries: Tensor, prior: SegmentPrior, scored: Tensor, pooled: Sequence[Tensor], place: Place
-) -> Pooled:
-    """Of all positions, by one product after the other."""
-    weights, mass, peaks = _weights_in_place(queries, prior, scored, place)
-    return Pooled(tuple(x.div_(mass) for x in _mix(weights, pooled)), mass.log().add_(peaks))
-
-
-def _weights_in_place(
-    queries: Tensor, prior: SegmentPrior, scored: Tensor, place: Place
-) -> tuple[Tensor, Tensor, Tensor]:
+def _weights_in_place(scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
     """Weights ``(B, H, K, m)``; what they sum to; and the logarithm of what they are divided by.
 
     At least float32, outside of autograd, in the memory of their scores: fresh memory for each step would cost more
     than the step.
     """
-    products = queries @ scored.transpose(-2, -1)
-    scores = products.to(torch.promote_types(products.dtype, torch.float32))
-    scores.add_(prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1))
-    place.hide_(scores, HIDDEN)
+    scores = scoring.products()
+    scores.add_(scoring.prior.scores(scoring.distances()).unsqueeze(1))
+    scoring.hide_(scores, HIDDEN)
     peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / LARGEST_SUM)))
-    weights = place.hide_(scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_(), 0.0)
+    weights = scoring.hide_(scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_(), 0.0)
     return weights, weights.sum(dim=-1, keepdim=True).clamp_(min=TINY), peaks
 
 
-def _pool_by_flash(
-    queries: Tensor, prior: SegmentPrior, scored: Tensor, pooled: Sequence[Tensor], place: Place
-) -> Pooled:
+def _pool_by_flash(scoring: Scoring, pooled: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The same by the operator below SDPA: its scores never leave the caches."""
-    bias = prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1)
+    queries, prior, scored, *_, padding = scoring
+    bias = prior.scores(scoring.distances()).unsqueeze(1)
     bias = bias.to(torch.promote_types(scored.dtype, torch.float32))
-    if place.padding is not None:
-        bias = bias.masked_fill(place.padding[:, None, None, :], -math.inf)
+    if padding is not None:
+        bias = bias.masked_fill(padding[:, None, None, :], -math.inf)
     queries = queries.expand(len(scored), *queries.shape)
-    slots = []
-    for sequence in pooled:
-        means, log_mass = flash_attention(queries, scored, sequence, mask=bias, scale=1.0)
-        slots.append(means)
-    result = Pooled(tuple(slots), log_mass.unsqueeze(-1))
-    if place.padding is not None:  # a mean of nothing but padding is no number
-        empty = place.padding.all(dim=-1)[:, None, None, None]
-        result.log_mass.masked_fill_(empty, HIDDEN)
+    results = [flash_attention(queries, scored, sequence, mask=bias, scale=1.0) for sequence in pooled]
+    slots, log_mass = [means for means, _ in results], results[-1][1].unsqueeze(-1)
+    if padding is not None:  # a mean of nothing but padding is no number
+        empty = padding.all(dim=-1)[:, None, None, None]
+        log_mass.masked_fill_(empty, HIDDEN)
         for means in slots:
             means.masked_fill_(empty, 0.0)
-    return result
+    return *slots, log_mass

@@ -34,27 +34,38 @@ def attend_by_flex(query: Tensor, slots: Slots, window: Window, call: SoftmaxCal
     No GPU has run this yet. Outside of compiled graphs a CPU computes it by FlexAttention's own plain formula, N × (K +
     M) scores at once, and there FlexAttention has no gradient.
     """
-    dtype = query.dtype
-    if torch.is_autocast_enabled(query.device.type) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(query.device.type)
+    device, dtype, scale = query.device.type, query.dtype, call.scale_for(query)
+    if torch.is_autocast_enabled(device) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
     keys, values = (torch.cat(pair, dim=2).to(dtype) for pair in zip(slots[:2], window[:2], strict=True))
     rows, num_heads, length, _ = query.shape
     num_slots, columns = slots.keys.shape[2], keys.shape[2]
     masks = as_mask(slots.padding), as_mask(window.padding)
-    hidden = join_masks(*masks, rows, (num_slots, columns - num_slots))
-    bias = None
-    if slots.bias is not None:
-        bias = repeat_heads(slots.bias, num_heads).to(dtype).expand(rows, -1, -1)
-        # Not F.pad: in a recorded graph that would be a part of the kernel, which reads nothing but tensors.
-        bias = torch.cat([bias, bias.new_zeros(rows, num_heads, columns - num_slots)], dim=-1)
-    kv_number, kv_index, q_number, q_index = _blocks(
-        num_slots, window.reach, window.offset, (length, columns), query.device
-    )
+    hidden_mask = join_masks(*masks, rows, (num_slots, columns - num_slots))
+    hidden = None if hidden_mask is None else hidden_mask.mask
     sizes: list[Any] = [num_slots, num_slots + window.offset, window.reach]
     if not is_compiling():
         # A kernel that is compiled here would be compiled for each value of a number; one of a graph that is recorded
         # takes no constants that the graph makes.
         sizes = [query.new_full((), size, dtype=torch.long) for size in sizes]
+    slots_end, place, reach = sizes
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Any:
+        seen = (column < slots_end) | ((column - place - query).abs() <= reach)
+        return seen if hidden is None else ~hidden[row, column] & seen
+
+    add_bias: Callable[..., Tensor] | None = None
+    if slots.bias is not None:
+        bias = repeat_heads(slots.bias, num_heads).to(dtype).expand(rows, -1, -1)
+        # Not F.pad: in a recorded graph that would be a part of the kernel, which reads nothing but tensors.
+        bias = torch.cat([bias, bias.new_zeros(rows, num_heads, columns - num_slots)], dim=-1)
+
+        def add_bias(score: Tensor, row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:
+            return score + bias[row, head, column]
+
+    kv_number, kv_index, q_number, q_index = _blocks(
+        num_slots, window.reach, window.offset, (length, columns), query.device
+    )
     mask = BlockMask(
         seq_lengths=(length, columns),
         kv_num_blocks=kv_number,
@@ -66,12 +77,10 @@ def attend_by_flex(query: Tensor, slots: Slots, window: Window, call: SoftmaxCal
         full_q_num_blocks=None,
         full_q_indices=None,
         BLOCK_SIZE=(BLOCK, BLOCK),
-        mask_mod=_sees(sizes[0], sizes[1], sizes[2], None if hidden is None else hidden.mask),
+        mask_mod=sees,
     )
-    attend = _function(query.device.type)
-    modify_scores = None if bias is None else _biased(bias)
-    scale, shares_heads = call.scale_for(query), num_heads != keys.shape[1]
-    return attend(query.to(dtype), keys, values, modify_scores, mask, scale, shares_heads), None
+    attend = flex_attention_on(device)
+    return attend(query.to(dtype), keys, values, add_bias, mask, scale, num_heads != keys.shape[1]), None
 
 
 def why_not_flex(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> str | None:
@@ -96,41 +105,19 @@ def why_not_flex(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall)
     return None
 
 
-def _sees(num_slots: Any, place: Any, reach: Any, hidden: Tensor | None) -> Callable[..., Tensor]:
-    """Whether a query sees a column."""
-
-    def sees(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Any:
-        return (column < num_slots) | ((column - place - query).abs() <= reach)
-
-    if hidden is None:
-        return sees
-
-    def sees_real(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Any:
-        return ~hidden[row, column] & sees(row, head, query, column)
-
-    return sees_real
-
-
-def _biased(bias: Tensor) -> Callable[..., Tensor]:
-    def add(score: Tensor, row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:
-        return score + bias[row, head, column]
-
-    return add
-
-
-def _function(device: str) -> Callable[..., Any]:
-    """FlexAttention as it is called: compiled by a graph that is recorded, or else here, but on a CPU as it is."""
-    if device == "cpu" or is_compiling():
-        function: Callable[..., Any] = flex_attention
-        return function
-    return _compiled()
-
-
 @cache
 def _compiled() -> Callable[..., Any]:
     # Sizes that change are compiled as symbols, once. With fullgraph a limit of compilations that is reached is an
     # error; without, the kernel would be replaced in silence by the formula that holds all scores.
     return torch.compile(flex_attention, fullgraph=True)
+
+
+def flex_attention_on(device: str) -> Callable[..., Any]:
+    """FlexAttention as it is called: compiled by a graph that is recorded, or else here, but on a CPU as it is."""
+    if device == "cpu" or is_compiling():
+        function: Callable[..., Any] = flex_attention
+        return function
+    return _compiled()
 
 
 Blocks = tuple[Tensor, Tensor, Tensor, Tensor]

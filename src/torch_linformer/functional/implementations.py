@@ -1,13 +1,12 @@
 """Every operation that can be computed in more than one way: a table of its implementations, and which of them runs.
 
 ``torch`` is PyTorch's own public function. PyTorch multiplies float32 matrices through MKL, which takes its AVX2
-kernels on processors that are not Intel's; ``onednn``, in the same wheel, takes AVX-512 wherever it is, and is twice as
-fast on a Zen 5 (docs/performance.md). The same holds in bfloat16 for the gradients of a linear map and for softmax
-attention. ``flash`` is the operator below SDPA on a CPU, which has no public name: it alone gives the sums by which two
-softmaxes are joined. Without dropout, results differ only in rounding.
+kernels on processors that are not Intel's; ``onednn``, in the same wheel, takes AVX-512 wherever it is
+(docs/performance.md). ``flash`` is the operator below SDPA on a CPU, which has no public name: it alone gives the sums
+by which two softmaxes are joined. Without dropout, results differ only in rounding.
 
-``auto`` takes on a CPU what was measured to be fastest there. On other devices it takes PyTorch's own functions. What
-nobody has measured is listed as "unmeasured", and ``auto`` takes it only where there is nothing else.
+``auto`` takes on a CPU what was measured to be fastest there, and on other devices PyTorch's own functions. What nobody
+has measured is listed as "unmeasured", and ``auto`` takes it only where there is nothing else.
 """
 
 import threading
@@ -31,7 +30,6 @@ class Implementation(NamedTuple):
         needs: in words.
         why_not: the reason why it cannot compute a call, or None where it can.
         pays: whether ``auto`` takes it, where it can compute the call.
-        is_public: it calls nothing but what PyTorch documents.
         measured: where its speed was measured.
     """
 
@@ -39,7 +37,6 @@ class Implementation(NamedTuple):
     needs: str = "nothing"
     why_not: Callable[..., str | None] = lambda *call: None
     pays: Callable[..., bool] = lambda *call: True
-    is_public: bool = True
     measured: str = "docs/performance.md"
 
 
@@ -54,7 +51,15 @@ class Operation(NamedTuple):
     is_plan: bool = False
 
 
+class _Thread(threading.local):
+    preferred: tuple[Name, ...] = ("auto",)  # by use_implementation
+    records: tuple[dict[str, set[str]], ...] = ()  # of what ran
+
+
 _operations: list[Operation] = []
+_thread = _Thread()
+_lock = threading.Lock()
+_entered = 0  # calls of use_implementation in all threads that have not ended: compiled graphs are guarded on it
 
 
 def register(name: str, table: Mapping[Name, Implementation], is_plan: bool = False) -> Operation:
@@ -68,23 +73,15 @@ def implementations() -> list[tuple[str, str, str, str]]:
 
     An implementation that calls operators without a public name says so in its needs.
     """
-    return [
-        (operation.name, name, way.needs if way.is_public else f"{way.needs}; private to PyTorch", way.measured)
-        for operation in _operations
-        for name, way in operation.table.items()
-    ]
+    return [(op.name, name, way.needs, way.measured) for op in _operations for name, way in op.table.items()]
 
 
-class _Thread(threading.local):
-    """The choice of :func:`use_implementation` in this thread, and where it records what ran."""
-
-    preferred: tuple[Name, ...] = ("auto",)
-    records: tuple[dict[str, set[str]], ...] = ()
-
-
-_thread = _Thread()
-_lock = threading.Lock()
-_entered = 0  # calls of use_implementation in all threads that have not ended: compiled graphs are guarded on it
+def check_implementation(name: str, operation: Operation | None = None) -> None:
+    """Raise ``ValueError`` for a name that no operation, or not this one, has."""
+    tables = [op.table for op in _operations if operation is None or op is operation]
+    names = list(dict.fromkeys(["auto", "torch", *(name for table in tables for name in table)]))
+    if name not in names:
+        raise ValueError(f"impl must be one of {', '.join(names)}, got {name!r}")
 
 
 @contextmanager
@@ -118,7 +115,7 @@ def use_implementation(*names: Name) -> Iterator[dict[str, set[str]]]:
     """
     global _entered
     if not names:
-        raise ValueError(f"use_implementation needs at least one of {', '.join(_known_names(_operations))}")
+        raise ValueError("use_implementation needs at least one name, such as 'auto' or 'torch'")
     for name in names:
         check_implementation(name)
     before, ran = (_thread.preferred, _thread.records), dict[str, set[str]]()
@@ -133,32 +130,16 @@ def use_implementation(*names: Name) -> Iterator[dict[str, set[str]]]:
             _entered -= 1
 
 
-def check_implementation(name: str, operation: Operation | None = None) -> None:
-    """Raise ``ValueError`` for a name that no operation, or not this one, has."""
-    names = _known_names(_operations if operation is None else [operation])
-    if name not in names:
-        raise ValueError(f"impl must be one of {', '.join(names)}, got {name!r}")
-
-
-def _known_names(operations: list[Operation]) -> list[str]:
-    return list(dict.fromkeys(["auto", "torch", *(name for operation in operations for name in operation.table)]))
-
-
 def compute(operation: Operation, *call: Any, impl: Name = "auto") -> Any:
     """``operation`` of these arguments; raises ``ValueError`` where the implementation that was asked for cannot."""
-    return choose(operation, *call, impl=impl)(*call)
-
-
-def choose(operation: Operation, *call: Any, impl: Name = "auto") -> Callable[..., Any]:
-    """The function that computes ``operation`` of these arguments; raises as :func:`compute` does."""
-    chosen = _chosen_name(operation, call, impl)
+    name = _choose(operation, call, impl)
     if _entered and not records_a_graph():
         for ran in _thread.records:
-            ran.setdefault(operation.name, set()).add(chosen)
-    return operation.table[chosen].compute
+            ran.setdefault(operation.name, set()).add(name)
+    return operation.table[name].compute(*call)
 
 
-def _chosen_name(operation: Operation, call: tuple[Any, ...], impl: Name) -> Name:
+def _choose(operation: Operation, call: tuple[Any, ...], impl: Name) -> Name:
     names = _thread.preferred if _entered and impl == "auto" else (impl,)
     reasons = []
     for name in names:
@@ -173,7 +154,7 @@ def _chosen_name(operation: Operation, call: tuple[Any, ...], impl: Name) -> Nam
         if not operation.is_plan:
             remedy = ", ".join(repr(name) for name in (*names, "torch"))
             raise ValueError(f"{'; '.join(reasons)}; choose 'auto' or 'torch', or use_implementation({remedy})")
-    for name, way in operation.table.items():
+    for name, way in operation.table.items():  # noqa: B007
         if way.pays(*call) and way.why_not(*call) is None:
-            return name
-    raise AssertionError(f"the last implementation of {operation.name} must compute every call")
+            break
+    return name

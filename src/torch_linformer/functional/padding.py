@@ -6,7 +6,7 @@ not depend on where its padding is, so real tokens are moved to the front on the
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
-from typing import Any, ClassVar, TypeVar, TypeVarTuple
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import torch
 from torch import Tensor
@@ -15,48 +15,36 @@ from torch.nn import functional as F
 from torch_linformer.functional.pytorch import exports_by_running, records_a_graph
 
 Derived = TypeVar("Derived")
+MaskLike = TypeVar("MaskLike", bound="Mask | None")
 Arguments = TypeVarTuple("Arguments")
-MaskLike = TypeVar("MaskLike", bound="Mask")
 
 
 class Mask:
-    """A bool mask that nobody changes, True at what is hidden, and what follows from it, worked out once.
-
-    The layers of a stack have the same padding: what one of them asks about it, the others ask again. A compiled graph
-    finds equal steps itself, and may not write to what it is given: there nothing is kept. An exported one finds them
-    too, when each has been recorded: what depends on the mask alone is kept there.
-    """
+    """A bool mask that nobody changes, True at what is hidden; it keeps what follows from it (:func:`kept`)."""
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask
         self._derived: dict[Hashable, Any] = {}
 
-    def derive(self: MaskLike, function: Callable[[MaskLike, *Arguments], Derived], *args: *Arguments) -> Derived:
-        """``function(self, *args)``, kept for the next time that it is asked for."""
-        if records_a_graph() and (args or not exports_by_running()):
-            return function(self, *args)
-        key = (function, args)
-        if key not in self._derived:
-            self._derived[key] = function(self, *args)
-        derived: Derived = self._derived[key]
-        return derived
 
+def kept(function: Callable[[MaskLike, *Arguments], Derived]) -> Callable[[MaskLike, *Arguments], Derived]:
+    """``function`` of a mask, or of None, whose result the mask keeps for the next layer that asks.
 
-def kept(method: Callable[[MaskLike, *Arguments], Derived]) -> Callable[[MaskLike, *Arguments], Derived]:
-    """A method of a mask whose results are kept: see :meth:`Mask.derive`."""
+    A compiled graph finds equal steps itself, and may not write to what it is given: there nothing is kept. An exported
+    one finds them too, when each has been recorded: what depends on the mask alone is kept there.
+    """
 
-    @wraps(method)
+    @wraps(function)
     def derived(mask: MaskLike, *args: *Arguments) -> Derived:
-        return mask.derive(method, *args)
+        if mask is None or (records_a_graph() and (args or not exports_by_running())):
+            return function(mask, *args)
+        key = (function, args)
+        if key not in mask._derived:
+            mask._derived[key] = function(mask, *args)
+        result: Derived = mask._derived[key]
+        return result
 
     return derived
-
-
-def derive(
-    mask: MaskLike | None, function: Callable[[MaskLike | None, *Arguments], Derived], *args: *Arguments
-) -> Derived:
-    """:meth:`Mask.derive`; without a mask, which would keep it, ``function(None, *args)``."""
-    return function(None, *args) if mask is None else mask.derive(function, *args)
 
 
 def mask_of(mask: Mask | Tensor | None) -> Tensor | None:
@@ -69,66 +57,79 @@ def as_mask(mask: Mask | Tensor | None) -> Mask | None:
     return Mask(mask) if isinstance(mask, Tensor) else mask
 
 
-class Padding(Mask):
-    """The padding of a batch, and what follows from it, worked out once for all layers that ask.
+class Collective(Protocol):
+    """The processes that hold pieces of the same rows. All call each of these alike, and wait for the others."""
 
-    A batch holds whole rows. Where other processes hold other pieces of them, a subclass says which piece this is and
-    what all of them come to: ``torch_linformer.distributed.SequencePiece``. Then :meth:`around`, :meth:`total`,
-    :meth:`highest`, :meth:`maximum`, :meth:`received` and :meth:`hand_on` wait for the others: all processes call them
-    alike. Nothing else does.
+    def total(self, share: Tensor) -> Tensor:
+        """The sum over all pieces, of a tensor that has the same shape in each."""
+
+    def highest(self, share: Tensor) -> Tensor:
+        """Their maximum, without its gradient."""
+
+    def around(self, sequence: Tensor, reach: int) -> Tensor:
+        """``(B, H, N, D)`` with the positions of the whole rows at most ``reach`` before and after it."""
+
+    def received(self, state: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
+        """What the piece before this one has handed on, in place of ``state``; ``like`` is part of this one's graph."""
+
+    def hand_on(self, state: Sequence[Tensor], output: Tensor) -> Tensor:
+        """Let the piece after this one receive ``state``; its gradient comes by ``output``, which is returned."""
+
+
+class Padding(Mask):
+    """The padding of a batch: its mask, the order that moves real tokens to the front, and counts of them.
 
     Args:
         mask: bool ``(B, N)``, True at padding, as the sequence is given.
         in_order: padding follows the real tokens already, or its place does not matter.
-        tokens: real tokens of each row, ``(B, 1)``, where they are known.
+        tokens: real tokens of each whole row, ``(B, 1)``, where they are known.
+        collective: where these are a piece of the rows, the processes that hold all of them.
+        start: positions of the whole rows before these.
+        length: positions of the whole rows; those of the mask by default.
     """
 
-    is_piece: ClassVar[bool] = False
-
-    def __init__(self, mask: Tensor, in_order: bool = False, tokens: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        mask: Tensor,
+        in_order: bool = False,
+        tokens: Tensor | None = None,
+        collective: Collective | None = None,
+        start: int = 0,
+        length: int | None = None,
+    ) -> None:
         super().__init__(mask)
         self.in_order, self._tokens = in_order, tokens
-
-    @property
-    def start(self) -> int:
-        """Positions of the whole rows before these."""
-        return 0
+        self.collective, self.start, self._length = collective, start, length
 
     @property
     def length(self) -> int:
         """Positions of the whole rows."""
-        return self.mask.shape[1]
+        return self.mask.shape[1] if self._length is None else self._length
 
-    def mask_around(self, reach: int) -> Mask:
-        """The mask of what :meth:`around` returns."""
-        return self
-
-    def around(self, sequence: Tensor, reach: int) -> Tensor:
-        """``(B, H, N, D)`` with the positions of the whole rows at most ``reach`` before and after it."""
-        return sequence
+    @property
+    def is_piece(self) -> bool:
+        """Whether other processes hold other pieces of these rows."""
+        return self.collective is not None
 
     def total(self, share: Tensor) -> Tensor:
-        """The sum over all pieces of the rows, of a tensor that has the same shape in each."""
-        return share
-
-    def highest(self, share: Tensor) -> Tensor:
-        """Their maximum, without its gradient."""
-        return share
+        """The sum of ``share`` over all pieces of the rows."""
+        return share if self.collective is None else self.collective.total(share)
 
     def maximum(self, share: Tensor) -> Tensor:
-        """:meth:`highest`, whose gradient goes to the pieces that have it, in equal parts."""
-        if not self.is_piece:
+        """Their maximum, whose gradient goes to the pieces that have it, in equal parts."""
+        if self.collective is None:
             return share
-        has_it = self.highest(share.detach()) == share
+        has_it = self.collective.highest(share.detach()) == share
         return self.total(share.where(has_it, 0.0)) / self.total(has_it.to(share.dtype))
 
-    def received(self, state: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
-        """What the piece before this one has handed on, in place of ``state``; ``like`` is part of this one's graph."""
-        return tuple(state)
+    def mask_around(self, reach: int) -> Mask:
+        """The mask of these positions with those of the whole rows at most ``reach`` before and after them."""
+        return self._mask_around(reach) if self.is_piece else self
 
-    def hand_on(self, state: Sequence[Tensor], output: Tensor) -> Tensor:
-        """Let the piece after this one receive ``state``; its gradient comes by ``output``, which is returned."""
-        return output
+    @kept
+    def _mask_around(self, reach: int) -> Mask:
+        first, stop = max(0, self.start - reach), min(self.length, self.start + self.mask.shape[1] + reach)
+        return Mask(torch.arange(first, stop, device=self.tokens.device) >= self.tokens)
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "Padding":
         """The same on another device: hooks that spread a model over devices move what layers are given."""
@@ -158,7 +159,9 @@ class Padding(Mask):
     @property
     @kept
     def up_to(self) -> Tensor:
-        """Real tokens up to each position and with it, ``(B, N)``."""
+        """Real tokens of the whole rows up to each position and with it, ``(B, N)``."""
+        if self.is_piece:
+            return (self.start + 1 + self.positions).minimum(self.tokens)
         if records_a_graph():  # OpenVINO adds bools to a bool
             return self.real.long().cumsum(dim=-1)
         return self.real.cumsum(dim=-1)
@@ -212,8 +215,7 @@ class Padding(Mask):
     @kept
     def length_factor(self, max_len: int, dtype: torch.dtype) -> Tensor:
         r""":math:`\sqrt{max\_len / n}` for n real tokens of a row, ``(B, 1)``; a finite number where there are none."""
-        # Not torch.promote_types, which is an operation of its own.
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        wide = torch.float64 if dtype == torch.float64 else torch.float32  # promote_types would be an operation
         tokens = self.tokens
         if wide != torch.get_default_dtype():  # in which integers are divided
             tokens = tokens.to(wide)
@@ -294,6 +296,16 @@ def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> 
     if not records_a_graph() and before == after == 0:
         return sequence
     return F.pad(sequence, (0, 0, before, after), value=fill)
+
+
+def check_shapes(fits: bool, expected: str, *tensors: Tensor) -> None:
+    """Raise ``ValueError`` where shapes do not fit: what was ``expected``, and what came.
+
+    ``expected`` names no size: a text of sizes would tie a compiled graph to them.
+    """
+    if not fits:
+        *shapes, last = (str(tuple(x.shape)) for x in tensors)
+        raise ValueError(f"{expected}, got {', '.join(shapes)}{' and ' if shapes else ''}{last}")
 
 
 def check_padding_mask(key_padding_mask: Tensor | None, batch: int, length: int) -> None:

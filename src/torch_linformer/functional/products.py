@@ -63,16 +63,11 @@ def activated_linear(
     return output
 
 
-def _activated_by_onednn(activation: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    bias = None if bias is None else _autocast(bias)
-    return onednn_linear(_autocast(input), _autocast(weight), bias, _ACTIVATIONS[activation], "none")
-
-
 ACTIVATED_LINEAR = register(
     "linear with activation",
     {
         "onednn": by_onednn(
-            _activated_by_onednn,
+            lambda activation, *parts: onednn_linear(*_autocast(*parts), _ACTIVATIONS[activation], "none"),
             PRODUCTS,
             lambda activation, input, *maps: autocast_dtype(input) == torch.bfloat16 and _linear_pays(input, *maps),
             on_every_cpu=True,
@@ -140,35 +135,39 @@ def _why_no_rows(mixture: Tensor, sequence: Tensor) -> str | None:
     return "a graph for all batches cannot have as many steps as rows" if records_a_graph() else None
 
 
-def _rows_pay(mixture: Tensor, sequence: Tensor) -> bool:
-    """On a CPU in bfloat16 a batched product takes two to eight times as long as one for each row (docs/log.md)."""
-    return sequence.device.type == "cpu" and autocast_dtype(sequence) == torch.bfloat16
-
-
-_ROWS = Implementation(_mix_by_rows, "sequences (B, M, C), no graph", _why_no_rows, _rows_pay, measured="docs/log.md")
 MIXTURE = register(
     "projection",
-    {"onednn": by_onednn(_mix_by_onednn, PRODUCTS, _mixture_pays), "rows": _ROWS, "torch": Implementation(_mix)},
+    {
+        "onednn": by_onednn(_mix_by_onednn, PRODUCTS, _mixture_pays),
+        # On a CPU in bfloat16 a batched product takes two to eight times as long as one for each row (docs/log.md).
+        "rows": Implementation(
+            _mix_by_rows,
+            "sequences (B, M, C), no graph",
+            _why_no_rows,
+            lambda mixture, sequence: sequence.device.type == "cpu" and autocast_dtype(sequence) == torch.bfloat16,
+            measured="docs/log.md",
+        ),
+        "torch": Implementation(_mix),
+    },
 )
+
+
+def _autocast(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What autocast would make of them: operations below it do not know of it."""
+    bias = None if bias is None else bias.to(autocast_dtype(bias))
+    return input.to(autocast_dtype(input)), weight.to(autocast_dtype(weight)), bias
 
 
 def _multiply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """:func:`linear` by oneDNN, in the type that autocast asks for."""
-    parts = _autocast(input), _autocast(weight), None if bias is None else _autocast(bias)
-    product: Tensor = _OneDNNLinear.apply(*parts)  # type: ignore[no-untyped-call]
+    product: Tensor = _OneDNNLinear.apply(*_autocast(input, weight, bias))  # type: ignore[no-untyped-call]
     return product
-
-
-def _autocast(x: Tensor) -> Tensor:
-    """What autocast would make of it: operations below it do not know of it."""
-    return x.to(autocast_dtype(x))
 
 
 def _multiply_gradient(input: Tensor, weight: Tensor) -> Tensor:
     """By oneDNN like the product itself, unless a transform or a counter of operations has become active."""
-    if is_watched() or why_not_onednn(PRODUCTS, input, weight) is not None:
-        return F.linear(input, weight)
-    return _multiply(input, weight)
+    by_onednn = not is_watched() and why_not_onednn(PRODUCTS, input, weight) is None
+    return _multiply(input, weight) if by_onednn else F.linear(input, weight)
 
 
 class _OneDNNLinear(torch.autograd.Function):
@@ -181,25 +180,11 @@ class _OneDNNLinear(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
         ctx.save_for_backward(inputs[0], inputs[1])
-        ctx.save_for_forward(inputs[0], inputs[1])
-
-    @staticmethod
-    def jvp(ctx: Any, *grad_inputs: Tensor | None) -> Tensor:
-        input, weight = ctx.saved_tensors
-        tangent_input, tangent_weight, tangent_bias = grad_inputs
-        parts = [
-            None if tangent_input is None else _multiply_gradient(tangent_input, weight),
-            None if tangent_weight is None else _multiply_gradient(input, tangent_weight),
-            None if tangent_bias is None else tangent_bias.expand(*input.shape[:-1], -1),
-        ]
-        first, *tangents = (part for part in parts if part is not None)
-        return sum(tangents, start=first)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         input, weight = ctx.saved_tensors
-        grad = grad_outputs[0]
-        needs_input, needs_weight, needs_bias = ctx.needs_input_grad
+        (grad,), (needs_input, needs_weight, needs_bias) = grad_outputs, ctx.needs_input_grad
         # Not flatten, which the batched gradients of torch.autograd have no rule for.
         grad_rows, input_rows = (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (grad, input))
         return (
@@ -207,18 +192,6 @@ class _OneDNNLinear(torch.autograd.Function):
             _multiply_gradient(grad_rows.t(), input_rows.t()) if needs_weight else None,
             grad_rows.sum(dim=0) if needs_bias else None,
         )
-
-
-class SlotMultiplications(NamedTuple):
-    """Multiplications, for one row of a batch, that the keys and values of all slots take in either order.
-
-    Attributes:
-        compress_first: ``(Eᵀ X) W``.
-        project_last: ``Eᵀ (X W)``.
-    """
-
-    compress_first: int
-    project_last: int
 
 
 class SlotProducts(NamedTuple):
@@ -239,27 +212,28 @@ class SlotProducts(NamedTuple):
     has_positions: bool = False
 
 
-def count_multiplications(length: int, products: SlotProducts) -> SlotMultiplications:
-    """Count both orders for M positions."""
+def count_multiplications(length: int, products: SlotProducts) -> tuple[int, int]:
+    """Multiplications that the slots of M positions take, of keys and values, as ``(Eᵀ X) W`` and as ``Eᵀ (X W)``."""
     slots, each_position = products.slots(length), products.slots_of_position
     maps = sum(width_in * width_out for width_in, width_out in products.widths)
     width_in, width_out = (sum(sizes) for sizes in zip(*products.widths, strict=True))
     compressed = products.widths[0][0] if products.one_compressed else width_in
-    return SlotMultiplications(
-        compress_first=length * each_position * compressed + slots * maps,
-        project_last=length * each_position * width_out + (0 if products.has_positions else length * maps),
-    )
+    project_last = length * each_position * width_out + (0 if products.has_positions else length * maps)
+    return length * each_position * compressed + slots * maps, project_last
 
 
 def _compressing_pays(length: int, products: SlotProducts) -> bool:
-    counted = count_multiplications(length, products)
-    return counted.compress_first < counted.project_last
+    compress_first, project_last = count_multiplications(length, products)
+    return compress_first < project_last
 
 
-_COMPRESS_FIRST = Implementation(lambda length, products: True, pays=_compressing_pays)
-_PROJECT_FIRST = Implementation(lambda length, products: False)
 ORDER = register(
-    "order of products", {"compress first": _COMPRESS_FIRST, "project first": _PROJECT_FIRST}, is_plan=True
+    "order of products",
+    {
+        "compress first": Implementation(lambda length, products: True, pays=_compressing_pays),
+        "project first": Implementation(lambda length, products: False),
+    },
+    is_plan=True,
 )
 
 

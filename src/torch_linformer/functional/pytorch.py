@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -69,9 +70,9 @@ def can_swap_parameters() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func (vmap, grad, jvp) is active; no public function of torch 2.6 to 2.13 tells."""
+    """Whether torch.func (vmap, grad, jvp) or forward AD is active; no public function of torch 2.6 to 2.13 tells."""
     active: bool = torch._C._are_functorch_transforms_active()
-    return active
+    return active or forward_ad._current_level >= 0
 
 
 def is_watched() -> bool:

@@ -172,24 +172,22 @@ def causal_linformer_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    proj_k: tuple[Tensor, Tensor],
-    proj_v: tuple[Tensor, Tensor],
+    proj: tuple[Tensor, Tensor],
     *,
     score_bias: Tensor | None = None,
     window: int | None = None,
     exact_first: int = 0,
     key_padding_mask: Tensor | None = None,
 ) -> Tensor:
-    """Causal attention, one position at a time; ``proj`` are decays ``(H, K)`` and weights ``(H, N, K)``."""
+    """Causal attention, one position at a time; ``proj``: decays ``(H, K)`` and weights ``(H, N, K)``."""
     output = torch.zeros_like(value)
     for row in range(query.shape[0]):
         real = real_positions(key_padding_mask, row, query.shape[2])
         for head in range(query.shape[1]):
             for position in real:
                 past = [p for p in real if p <= position]
-                (decay_k, weights_k), (decay_v, weights_v) = proj_k, proj_v
-                slots_k = running_mean(key[row, head], weights_k[head], decay_k[head], past)
-                slots_v = running_mean(value[row, head], weights_v[head], decay_v[head], past)
+                decay, weights = (x[head] for x in proj)
+                slots_k, slots_v = (running_mean(x[row, head], weights, decay, past) for x in (key, value))
                 recent = past[-window:] if window else []
                 exact = [p for p in past[:exact_first] if p not in recent]
                 keys = torch.cat([slots_k, key[row, head, exact + recent]])

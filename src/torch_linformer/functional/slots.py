@@ -17,9 +17,10 @@ from torch_linformer.functional.padding import (
     Mask,
     Padding,
     check_padding_mask,
-    derive,
+    check_shapes,
     fill_padding,
     justify,
+    kept,
     mask_of,
     put_around,
     start_of,
@@ -96,13 +97,14 @@ def compress(
     length_scaling: bool,
     *,
     impl: Name = "auto",
+    rows: Tensor | None = None,
 ) -> Tensor:
-    """:func:`project_sequence`, unchecked, of a sequence with zeros at padding."""
+    """:func:`project_sequence`, unchecked, of a sequence with zeros at padding; ``rows``: of E, if known."""
     if proj.dim() == 3 and padding is not None and not padding.in_order:
         # The rows of every head would be more numbers than its keys.
         sequence, padding = padding.justify(sequence), padding.justified
     max_len, length = proj.shape[-2], sequence.shape[-2]
-    rows = _rows(proj, length, padding)
+    rows = _rows(proj, length, padding) if rows is None else rows
     if sequence.dim() == 4 and rows.dim() > proj.dim():
         rows = rows.unsqueeze(1)
     slots = total_of(mix_positions(rows, sequence, impl=impl), padding)
@@ -115,16 +117,16 @@ def compress_with_mass(
     """:func:`compress` of ``(B, M, C)`` by ``(max_len, K)``, and what the weights of each add to, ``(B or 1, K)``."""
     max_len, length = proj.shape[0], sequence.shape[1]
     rows = _rows(proj, length, padding)
-    slots = total_of(mix_positions(rows, sequence), padding)
-    slots = scale_to_length(slots, max_len, length, padding) if length_scaling else slots
+    slots = compress(sequence, proj, padding, length_scaling, rows=rows)
     if padding is None:
         mass = rows.sum(dim=0, keepdim=True)
         return slots, scale_to_length(mass, max_len, length, None) if length_scaling else mass
-    counts_BM = padding.derive(_position_counts, max_len if length_scaling else None, rows.dtype)
+    counts_BM = _position_counts(padding, max_len if length_scaling else None, rows.dtype)
     mass = counts_BM @ rows if rows.dim() == 2 else torch.bmm(counts_BM.unsqueeze(1), rows).squeeze(1)
     return slots, padding.total(mass)
 
 
+@kept
 def _position_counts(padding: Padding, max_len: int | None, dtype: torch.dtype) -> Tensor:
     """What each position counts in a mass, ``(B, M)``: 0 at padding, else 1 or, with ``max_len``, the length factor."""
     if max_len is None:
@@ -154,15 +156,11 @@ def scale_to_length(slots: Tensor, max_len: int, length: int, padding: Padding |
 
 def check_dense(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None) -> None:
     """Raise ``ValueError`` where :func:`project_sequence` cannot take these."""
-    if sequence.dim() not in (3, 4):
-        raise ValueError(f"sequence must be (B, M, C) or (B, H, M, D), got shape {tuple(sequence.shape)}")
-    if proj.dim() == 3 and (sequence.dim() != 4 or proj.shape[0] != sequence.shape[1]):
-        raise ValueError(
-            "proj with one matrix a head must be (H, max_len, K) beside a sequence (B, H, M, D), "
-            f"got proj {tuple(proj.shape)} and sequence {tuple(sequence.shape)}"
-        )
-    if proj.dim() not in (2, 3):
-        raise ValueError(f"proj must be (max_len, K) or (H, max_len, K), got shape {tuple(proj.shape)}")
+    check_shapes(sequence.dim() in (3, 4), "sequence must be (B, M, C) or (B, H, M, D)", sequence)
+    check_shapes(proj.dim() in (2, 3), "proj must be (max_len, K) or (H, max_len, K)", proj)
+    fits = proj.dim() == 2 or (sequence.dim() == 4 and proj.shape[0] == sequence.shape[1])
+    expected = "proj with one matrix a head must be (H, max_len, K) beside a sequence (B, H, M, D)"
+    check_shapes(fits, expected, proj, sequence)
     check_length(sequence.shape[-2], proj.shape[-2])
     check_padding_mask(key_padding_mask, sequence.shape[0], sequence.shape[-2])
 
@@ -250,11 +248,8 @@ def segment_slots(
         tensor([0.5000, 2.5000, 4.5000])
     """
     longest = key.shape[-2] if max_len is None else max_len
-    if key.dim() != 4 or value.dim() != 4 or key.shape[:3] != value.shape[:3] or key.shape[2] > longest:
-        raise ValueError(
-            f"key and value must be (B, H, M, D) and (B, H, M, Dv) with M up to {longest}, got {tuple(key.shape)} and "
-            f"{tuple(value.shape)}"
-        )
+    fits = key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3] and key.shape[2] <= longest
+    check_shapes(fits, "key and value must be (B, H, M, D) and (B, H, M, Dv) with M up to max_len", key, value)
     if not 1 <= k <= longest:
         raise ValueError(f"k must lie between 1 and {longest} positions, got {k}")
     window = -(-longest // k)
@@ -269,10 +264,9 @@ def segment_slots(
     else:
         make = average_windows if reduce == "mean" else max_windows
         keys, values = (make(x, window, k, padding) for x in (key, value))
-    bias = None
-    if mass:
-        bias = tokens_per_window(key, window, k, padding, least=1).to(key.dtype).log().unsqueeze(1)
-    return Slots(keys, values, empty_windows(key, window, k, padding), bias)
+    windows = padding, window, k, key.shape[2], key.device
+    bias = tokens_per_window(*windows, 1).to(key.dtype).log().unsqueeze(1) if mass else None
+    return Slots(keys, values, empty_windows(*windows), bias)
 
 
 def convolve_windows(sequence: Tensor, kernel: Tensor, num_slots: int, padding: Padding | None = None) -> Tensor:
@@ -297,8 +291,7 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padd
     # Heads are split from channels in this order: a view of those of all heads.
     flat_BMC = sequence if heads is None else sequence.transpose(1, 2).flatten(2)
     windows_BnwC = _windows(flat_BMC, window, num_slots, padding)
-    like = sequence.shape[-2], sequence.device
-    weights_BnwX = derive(padding, _mean_weights, window, num_slots, *like, sequence.dtype)
+    weights_BnwX = _mean_weights(padding, window, num_slots, sequence.shape[-2], sequence.device, sequence.dtype)
     means_BKC = _among_all((weights_BnwX.transpose(-2, -1) @ windows_BnwC).squeeze(-2), window, num_slots, padding)
     totals_BKC = total_of(means_BKC, padding)
     return totals_BKC if heads is None else torch.unflatten(totals_BKC, -1, (heads, -1)).transpose(1, 2)
@@ -316,39 +309,34 @@ def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding 
     peaks = _among_all(peaks, window, num_slots, padding, fill=float("-inf"))
     if padding is not None:
         peaks = padding.maximum(peaks)
-    empty_BK = empty_windows(sequence, window, num_slots, padding).mask
-    return fill_padding(peaks, empty_BK, 0.0)
+    empty = empty_windows(padding, window, num_slots, sequence.shape[-2], sequence.device)
+    return fill_padding(peaks, empty.mask, 0.0)
 
 
-def empty_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Mask:
-    """``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
-    return derive(padding, _empty_windows, window, num_slots, sequence.shape[-2], sequence.device)
-
-
-def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Padding | None, least: int = 0) -> Tensor:
-    """Real tokens in each slot's window, ``(B or 1, K)``; where there are fewer, ``least``."""
-    return derive(padding, _tokens_per_window, window, num_slots, sequence.shape[-2], sequence.device, least)
-
-
-def _empty_windows(padding: Padding | None, window: int, num_slots: int, length: int, device: torch.device) -> Mask:
-    starts_1K = torch.arange(0, num_slots * window, window, device=device).unsqueeze(0)
-    return Mask(starts_1K >= (length if padding is None else padding.tokens))
-
-
-def _tokens_per_window(
+@kept
+def tokens_per_window(
     padding: Padding | None, window: int, num_slots: int, length: int, device: torch.device, least: int
 ) -> Tensor:
+    """Real tokens in each slot's window, ``(B or 1, K)``; where there are fewer, ``least``."""
     starts_1K = torch.arange(0, num_slots * window, window, device=device).unsqueeze(0)
     return ((length if padding is None else padding.tokens) - starts_1K).clamp(min=least, max=window)
 
 
+@kept
+def empty_windows(padding: Padding | None, window: int, num_slots: int, length: int, device: torch.device) -> Mask:
+    """``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
+    starts_1K = torch.arange(0, num_slots * window, window, device=device).unsqueeze(0)
+    return Mask(starts_1K >= (length if padding is None else padding.tokens))
+
+
+@kept
 def _mean_weights(
     padding: Padding | None, window: int, num_slots: int, length: int, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
     """1 / n at the n real tokens of each window, ``(B or 1, n, w, 1)``."""
     real_BM = torch.ones(1, length, dtype=dtype, device=device) if padding is None else padding.real.to(dtype)
     real_BnwX = _windows(real_BM.unsqueeze(-1), window, num_slots, padding)
-    tokens_BK = derive(padding, _tokens_per_window, window, num_slots, length, device, 1)
+    tokens_BK = tokens_per_window(padding, window, num_slots, length, device, 1)
     first = start_of(padding) // window
     return real_BnwX / tokens_BK[:, first : first + real_BnwX.shape[1], None, None]
 

@@ -1,19 +1,19 @@
 """What a softmax goes over, as small records; one softmax over whole rows of scores; and what is added to scores."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.cpu import autocast_dtype, by_onednn
-from torch_linformer.functional.implementations import Implementation, Name, choose, register
+from torch_linformer.functional.implementations import Implementation, Name, compute, register
 from torch_linformer.functional.padding import (
     Mask,
     Padding,
     as_mask,
-    derive,
+    kept,
     length_of,
     mask_of,
     total_of,
@@ -78,6 +78,7 @@ class SoftmaxCall(NamedTuple):
 
 
 Attended = tuple[Tensor, Tensor | None]  # output, and the softmax where it is asked for
+Part = TypeVar("Part", Slots, ExactTokens, Window)
 
 
 def join(slots: Slots, exact: ExactTokens | None) -> Slots:
@@ -97,18 +98,14 @@ def join(slots: Slots, exact: ExactTokens | None) -> Slots:
 def join_masks(first: Mask | None, second: Mask | None, rows: int, sizes: tuple[int, int]) -> Mask | None:
     """Two masks ``(rows or 1, size)``, one after the other, kept by one of them; None where neither hides anything."""
     if first is not None:
-        return first.derive(_followed_by, second, rows, sizes[1])
-    return None if second is None else second.derive(_after, rows, sizes[0])
+        return _joined(first, second, rows, sizes[1], False)
+    return None if second is None else _joined(second, None, rows, sizes[0], True)
 
 
-def _followed_by(first: Mask, second: Mask | None, rows: int, size: int) -> Mask:
-    masks = first.mask, first.mask.new_zeros(1, size) if second is None else second.mask
-    return Mask(torch.cat([mask.expand(rows, -1) for mask in masks], dim=-1))
-
-
-def _after(second: Mask, rows: int, size: int) -> Mask:
-    masks = second.mask.new_zeros(1, size), second.mask
-    return Mask(torch.cat([mask.expand(rows, -1) for mask in masks], dim=-1))
+@kept
+def _joined(mask: Mask, neighbor: Mask | None, rows: int, size: int, is_last: bool) -> Mask:
+    masks = [mask.mask, mask.mask.new_zeros(1, size) if neighbor is None else neighbor.mask]
+    return Mask(torch.cat([x.expand(rows, -1) for x in (masks[::-1] if is_last else masks)], dim=-1))
 
 
 def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -117,10 +114,12 @@ def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
     return x if x.shape[1] == num_heads else x.repeat_interleave(num_heads // x.shape[1], dim=1)
 
 
-def for_heads(slots: Slots, num_heads: int) -> Slots:
-    """Slots with as many heads as the queries."""
-    bias = None if slots.bias is None else repeat_heads(slots.bias, num_heads)
-    return Slots(repeat_heads(slots.keys, num_heads), repeat_heads(slots.values, num_heads), slots.padding, bias)
+def for_heads(part: Part, num_heads: int) -> Part:
+    """Slots, or a window, with as many heads as the queries; a window's bias stays."""
+    part = part._replace(keys=repeat_heads(part.keys, num_heads), values=repeat_heads(part.values, num_heads))
+    if isinstance(part, Slots) and part.bias is not None:
+        return part._replace(bias=repeat_heads(part.bias, num_heads))
+    return part
 
 
 def check_heads(num_heads: int, num_kv_heads: int) -> None:
@@ -173,14 +172,15 @@ class ExactPlaces(NamedTuple):
 
     def hidden(self, length: int, reach: int) -> Mask:
         """What a window of that ``reach`` beside these tokens leaves out: bool ``(B or 1, M)``, these and padding."""
-        return derive(self.missing, _hidden, self.positions, self.padding, length, reach)
+        return _hidden(self.missing, self.positions, self.padding, length, reach)
 
 
 def find_exact_tokens(sequence: Tensor, padding: Padding | None, first: int, last: int) -> ExactPlaces:
     """The ``first`` and the ``last`` tokens of each row of ``(B, M, C)``; one that is both counts as a first one."""
-    return derive(padding, _find, length_of(sequence, padding), sequence.device, first, last)
+    return _find(padding, length_of(sequence, padding), sequence.device, first, last)
 
 
+@kept
 def _find(padding: Padding | None, length: int, device: torch.device, first: int, last: int) -> ExactPlaces:
     tokens = torch.full((1, 1), length, device=device) if padding is None else padding.tokens
     first_places = torch.arange(first, device=device).expand(tokens.shape[0], -1)
@@ -192,6 +192,7 @@ def _find(padding: Padding | None, length: int, device: torch.device, first: int
     return ExactPlaces(places.masked_fill(missing, 0), Mask(missing), padding)
 
 
+@kept
 def _hidden(mask: Mask | None, positions: Tensor, padding: Padding | None, length: int, reach: int) -> Mask:
     missing, hidden, columns = mask_of(mask), None, length
     if padding is not None:
@@ -277,8 +278,7 @@ def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall
     elif bias is not None:
         added = bias.unsqueeze(2).to(query.dtype)
         allowed = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
-    parts = query, key, value, allowed, call, hidden
-    output, weights = choose(ATTENTION, *parts, impl=call.impl)(*parts)
+    output, weights = compute(ATTENTION, query, key, value, allowed, call, hidden, impl=call.impl)
     return output if value.shape[-1] == width else output[..., :width], weights
 
 
@@ -318,10 +318,9 @@ def attend_to_past(
             query, key, value, dropout_p=call.dropout_p, is_causal=length > 1, scale=call.scale
         )
         return output, None
-    offset = positions - length
-    allowed = torch.ones(length, positions, dtype=torch.bool, device=query.device).tril(offset)
+    allowed = torch.ones(length, positions, dtype=torch.bool, device=query.device).tril(positions - length)
     if padding_mask is not None:
-        itself = allowed & ~allowed.tril(offset - 1)
+        itself = allowed & ~allowed.tril(positions - length - 1)
         allowed = (allowed & ~padding_mask[:, None, None, :]) | itself
     return _attend(query, key, value, allowed, call)
 
@@ -342,8 +341,8 @@ def _attend(
     """By SDPA, or where the softmax is asked for, which SDPA does not return, by the definition."""
     if call.need_weights:
         return _attend_by_definition(query, key, value, allowed, call, hidden)
-    dropout_p, scale = call.dropout_p, call.scale
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p, scale=scale), None
+    output = F.scaled_dot_product_attention(query, key, value, allowed, call.dropout_p, scale=call.scale)
+    return output, None
 
 
 def _attend_by_definition(

@@ -76,9 +76,10 @@ def linformer_attention_cost(sizes: LayerSizes, sharing: Sharing = "headwise", o
         raise ValueError("sharing 'none' has no order compress_first: every head has a matrix of its own")
     n, k, c = sizes.length, sizes.k, sizes.width
     one_compressed = sharing in ("kv", "layerwise")
-    counted = count_multiplications(n, SlotProducts(lambda length: k, [(c, c), (c, c)], k, one_compressed))
+    orders = count_multiplications(n, SlotProducts(lambda length: k, [(c, c), (c, c)], k, one_compressed))
+    counted = orders[order == "project_last"]
     between = 2 * n * c if order == "project_last" else (1 if one_compressed else 2) * k * c
-    multiplications = 2 * n * c**2 + 2 * n * k * c + getattr(counted, order)
+    multiplications = 2 * n * c**2 + 2 * n * k * c + counted
     return _cost(sizes, multiplications, 3 * n * c + 2 * sizes.heads * n * k + between + 2 * k * c)
 
 

@@ -83,7 +83,7 @@ class LinformerCacheLayer(CacheLayerMixin):
 class LinformerCache(Cache):
     """One :class:`torch_linformer.nn.Past` per layer.
 
-    With Linformer attention its size does not depend on how much was read: K × (2D + 2) numbers and the keys and values
+    With Linformer attention its size does not depend on how much was read: K × (2D + 1) numbers and the keys and values
     of the last w − 1 and first ``exact_first`` tokens per head; in a decoder also 2 × K × D numbers of the memory. With
     ``attention="full"`` it holds every key and value.
 

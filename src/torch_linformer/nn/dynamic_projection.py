@@ -116,8 +116,8 @@ class DynamicProjection(nn.Module):
         tokens = real_tokens(scored, padding) if tokens is None else tokens
         heads, first = [self._heads(x) for x in (scored, *pooled)], start_of(padding) if chunk is None else chunk.start
         part = pool(self.weight, self.prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask)
-        if padding is not None and padding.is_piece:
-            part = part.whole_rows(padding)
+        if padding is not None and padding.collective is not None:
+            part = part.whole_rows(padding.collective)
         return part if chunk is not None else self.slots_like(part, pooled)
 
     def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:

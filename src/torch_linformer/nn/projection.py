@@ -207,7 +207,8 @@ class SequenceProjection(nn.Module):
             raise ValueError(
                 f"slot_mass needs slots that stand for tokens: those of {self.projection!r} maps mix them all"
             )
-        return tokens_per_window(sequence, self.window, self.reached(length_of(sequence, padding)), padding)
+        num_slots = self.reached(length_of(sequence, padding))
+        return tokens_per_window(padding, self.window, num_slots, sequence.shape[-2], sequence.device, 0)
 
     def _slots_of_windows(self, sequence: Tensor, num_slots: int, padding: Padding | None) -> Tensor:
         """The first ``num_slots`` windows."""
@@ -238,7 +239,8 @@ class SequenceProjection(nn.Module):
         num_slots = self.k if all_slots else self.reached(length)
         if self.projection in DENSE or (padding is None and are_reached(length, self.window, num_slots)):
             return None
-        return empty_windows(sequence, self.window, num_slots, None if padding is None else padding.justified)
+        padding = None if padding is None else padding.justified
+        return empty_windows(padding, self.window, num_slots, sequence.shape[-2], sequence.device)
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where :meth:`resize_max_len` would."""

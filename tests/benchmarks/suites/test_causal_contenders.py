@@ -77,7 +77,7 @@ def test_the_plain_computation_is_the_definition():
     weights = torch.exp(8 * torch.tanh(logits / 8))
     proj = (torch.exp(-module.context.running.log_time).clamp(max=0.5), weights)
     mixed = reference.causal_linformer_attention(
-        *heads, proj, proj, score_bias=module.context.running.score_bias, window=causal.WINDOW
+        *heads, proj, score_bias=module.context.running.score_bias, window=causal.WINDOW
     )
     expected = module.out_proj(mixed.transpose(1, 2).flatten(2))
     torch.testing.assert_close(workload.expected(states), expected)

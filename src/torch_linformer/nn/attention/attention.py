@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.device_sizes import queries_at_once
+from torch_linformer.functional.cpu import queries_at_once
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots import Slots
 from torch_linformer.nn.attention.context import Call, Context

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from torch_linformer.functional.causal import CausalState, attend_causally
-from torch_linformer.functional.padding import Padding, mask_of
+from torch_linformer.functional.padding import Collective, Padding, mask_of
 from torch_linformer.functional.slots import Slots
 from torch_linformer.functional.softmax import attend_to_past
 from torch_linformer.nn.attention.context import Attended, Call, Context, FullContext, HeadSizes
@@ -73,7 +73,7 @@ class CausalSlotContext(Context):
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         past, padding = call.past, read.slots.padding
-        piece = padding if isinstance(padding, Padding) and padding.is_piece else None
+        piece = padding.collective if isinstance(padding, Padding) else None
         if piece is not None:
             past = Past(self._received(read.slots, piece, queries.shape[1]))
         queries, keys, values = at_positions(self.rotary_dim, queries, read.slots, past)
@@ -96,7 +96,7 @@ class CausalSlotContext(Context):
             output = piece.hand_on(state.like(before), output)
         return output, weights
 
-    def _received(self, positions: Slots, piece: Padding, heads: int) -> CausalState:
+    def _received(self, positions: Slots, piece: Collective, heads: int) -> CausalState:
         """The state after the pieces of the rows before this one."""
         keys, values = (x[:, :1].expand(-1, heads, -1, -1) for x in positions[:2])  # only their sizes
         empty = CausalState.empty(keys, values, self.k, self.window, self.exact_first)

@@ -220,9 +220,9 @@ class SlotContext(Context):
     def _window(self, heads: Pair, padding: Padding | None) -> Window:
         """The positions of the rows that queries here can see, those of other processes too."""
         keys, values = heads
-        if padding is None or not padding.is_piece:
+        if padding is None or padding.collective is None:
             return Window(keys, values, self.reach, padding)
-        keys_and_values = padding.around(torch.cat([keys, values], dim=-1), self.reach)
+        keys_and_values = padding.collective.around(torch.cat([keys, values], dim=-1), self.reach)
         keys, values = torch.split(keys_and_values, [keys.shape[-1], values.shape[-1]], dim=-1)
         before = min(self.reach, padding.start)
         return Window(keys, values, self.reach, padding.mask_around(self.reach), before)
