@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
-from torch_linformer.nn.attention.source import Pair, Source
-from torch_linformer.nn.chunks import Gathered
+from torch_linformer.nn.attention.slot_maps import Pair, Source
+from torch_linformer.nn.chunks import gather
 from torch_linformer.nn.encoder import Encoder, EncoderLayer
 from torch_linformer.nn.reversible import ReversibleEncoderLayer
 
@@ -232,9 +232,8 @@ def test_a_past_is_refused_where_nothing_is_causal(pair, chunk_size):
 
 def test_a_buffer_of_another_precision_is_left_alone():
     buffer, piece = torch.zeros(2, 3, dtype=torch.bfloat16), torch.rand(2, 3)
-    output = Gathered(2, 0, buffer)
-    output.write(slice(0, 2), piece)
-    assert torch.equal(output.sequence(), piece) and not buffer.any()
+    parts = [(slice(0, 1), [piece[:1]]), (slice(1, 2), [piece[1:]])]
+    assert torch.equal(gather(parts, 2, 0, [buffer])[0], piece) and not buffer.any()
 
 
 @pytest.mark.parametrize("memory", ["none", "checkpoint", "reversible"])

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder
-from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.attention.slot_maps import Pair, Source
 
 DOUBLE = {"dtype": torch.float64}
 

@@ -12,7 +12,7 @@ from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAtte
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
 from torch_linformer.nn.chunks import must_be_called
-from torch_linformer.nn.layer import Attend, TransformerLayer
+from torch_linformer.nn.layer import Attend, Stack, TransformerLayer, plan_layers
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import (
     AttentionConfig,
@@ -25,7 +25,6 @@ from torch_linformer.nn.options import (
     default_k,
 )
 from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
-from torch_linformer.nn.stack import Stack, plan_layers
 
 OF_TARGET = ("window", "rotary_dim")  # options of the self-attention
 OF_MEMORY = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")

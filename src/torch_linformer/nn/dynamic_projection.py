@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -120,15 +119,17 @@ class DynamicProjection(nn.Module):
             part = part.whole_rows(padding)
         return part if chunk is not None else self.slots_like(part, pooled)
 
-    def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:
-        """:meth:`forward` of whole sequences."""
-        return cast("list[Tensor]", self(scored, pooled, padding))
-
-    def slots_of_chunk(
-        self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None, chunk: slice, tokens: Tensor
-    ) -> Pooled:
-        """As :meth:`SequenceProjection.slots_of_chunk`, to be joined with those of the other chunks."""
-        return cast(Pooled, self(scored, pooled, padding, chunk=chunk, tokens=tokens))
+    def slots_of(
+        self,
+        scored: Tensor,
+        pooled: Sequence[Tensor],
+        padding: Padding | None = None,
+        chunk: slice | None = None,
+        tokens: Tensor | None = None,
+    ) -> list[Tensor] | Pooled:
+        """:meth:`forward`, by a call; as :meth:`SequenceProjection.slots_of`."""
+        slots: list[Tensor] | Pooled = self(scored, pooled, padding, chunk=chunk, tokens=tokens)
+        return slots
 
     def join(self, slots: Pooled | None, added: Pooled) -> Pooled:
         return added if slots is None else slots.joined(added)

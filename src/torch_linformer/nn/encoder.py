@@ -12,12 +12,11 @@ from torch_linformer.functional.pytorch import can_reverse, compiles_training, d
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
 from torch_linformer.nn.chunks import has_hooks
-from torch_linformer.nn.layer import Attend, SelfAttentionLayer
+from torch_linformer.nn.layer import Attend, SelfAttentionLayer, Stack, plan_layers
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import LayerConfig, LayerOptions, StackConfig, StackOptions
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.reversible import Reversal, ReversibleEncoderLayer
-from torch_linformer.nn.stack import Stack, plan_layers
 
 
 class EncoderLayer(SelfAttentionLayer):

@@ -10,8 +10,7 @@ from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.functional.slots import Slots
 from torch_linformer.functional.softmax import SoftmaxCall, attend_by_distance
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
-from torch_linformer.nn.attention.slot_maps import SequenceMap
-from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.attention.slot_maps import Pair, SequenceMap, Source
 from torch_linformer.nn.options import AttentionConfig
 
 Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are asked for
@@ -20,20 +19,12 @@ OPTIONS_OF_HEADS = frozenset({"num_kv_heads", "head_dim", "causal"})  # options 
 
 
 class HeadSizes(NamedTuple):
-    """The sizes of what a context is given.
+    """The sizes of what a context is given."""
 
-    Attributes:
-        num_heads: heads of queries, H.
-        num_kv_heads: heads of keys and values, which divides H.
-        head_dim: width of a head, D.
-        key_width: channels of the inputs of keys; num_kv_heads · D where it is given heads.
-        value_width: channels of the inputs of values.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    key_width: int
+    num_heads: int  # of queries, H
+    num_kv_heads: int  # of keys and values, which divide H
+    head_dim: int  # width D of a head
+    key_width: int  # channels of the inputs of keys; num_kv_heads · D where it is given heads
     value_width: int
 
     @classmethod
@@ -44,22 +35,15 @@ class HeadSizes(NamedTuple):
 
 
 class Call(NamedTuple):
-    """How queries attend in one call.
+    """How queries attend in one call."""
 
-    Attributes:
-        start: position of the first query, where there is a window.
-        past: of a causal context: what it has read so far; the call brings it up to date.
-        dropout_p: probability of dropping an attention weight.
-        need_weights: also return the softmax before dropout.
-        distance_bias: ``(H or 1, 2 R + 1)``, added to the score of the token -R … R real tokens away from the query,
-            that of the ends to those farther away. Slots and exact tokens, which have no distance, get none: their own
-            share, the same for all of them, is to be subtracted from it, which no softmax notices.
-    """
-
-    start: int = 0
-    past: Past | None = None
-    dropout_p: float = 0.0
-    need_weights: bool = False
+    start: int = 0  # position of the first query, where there is a window
+    past: Past | None = None  # what a causal context has read so far; the call brings it up to date
+    dropout_p: float = 0.0  # probability of dropping an attention weight
+    need_weights: bool = False  # also return the softmax before dropout
+    # (H or 1, 2 R + 1), added to the score of the token -R … R real tokens away from the query, that of the ends to
+    # those farther away. Slots and exact tokens, which have no distance, get none: their own share, the same for all of
+    # them, is to be subtracted from it, which no softmax notices.
     distance_bias: Tensor | None = None
 
     @property
@@ -79,25 +63,14 @@ class Context(nn.Module):
         max_len: longest sequence at first, for contexts with slots.
         k: number of slots, likewise.
         factory: ``device`` and ``dtype`` of its parameters.
-
-    Attributes:
-        name: as in an error message.
-        options: those of :class:`AttentionConfig` that it has, beside those of heads.
-        causal: position t attends to nothing after t, calls can go on from a :class:`Past`, and there is nothing to
-            compress.
-        takes_pieces: rows may come in pieces, each in a process of its own (``torch_linformer.distributed``).
-        takes_distances: a call may have a ``distance_bias``.
-        no_mask: why no mask of (query, key) pairs can be applied.
-        window: tokens of the local window, None without one.
-        rotary_dim: channels turned by position.
     """
 
-    name: ClassVar[str]
-    options: ClassVar[frozenset[str]]
-    causal: ClassVar[bool] = False
-    takes_pieces: ClassVar[bool] = False
-    takes_distances: ClassVar[bool] = False
-    no_mask: ClassVar[str]
+    name: ClassVar[str]  # in an error message
+    options: ClassVar[frozenset[str]]  # those of AttentionConfig that it has, beside those of heads
+    causal: ClassVar[bool] = False  # position t attends to nothing after t, calls can go on from a Past
+    takes_pieces: ClassVar[bool] = False  # rows may come in pieces, each in a process of its own
+    takes_distances: ClassVar[bool] = False  # a call may have a distance_bias
+    no_mask: ClassVar[str]  # why no mask of (query, key) pairs can be applied
 
     def __init__(
         self,

@@ -11,8 +11,7 @@ from torch_linformer.functional.slots import Slots
 from torch_linformer.functional.softmax import ExactTokens, Window, bias_at, check_exact_tokens, find_exact_tokens
 from torch_linformer.nn.attention.context import Attended, Call, Context, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, build_map
-from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.attention.slot_maps import Pair, SequenceMap, SlotMaps, Source, build_map
 from torch_linformer.nn.options import (
     COUNTED,
     DENSE,
