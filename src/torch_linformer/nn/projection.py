@@ -84,6 +84,9 @@ class SequenceProjection(nn.Module):
         self.max_len, self.k, self.projection = max_len, k, projection
         self.num_heads = None if projection in PARAMETERLESS else num_heads
         self.length_scaling = length_scaling
+        # Projecting the sequence first and the channels after gives the same slots.
+        self.commutes_with_channels = projection != "max" and self.num_heads is None
+        self.slots_of_position = k if projection in DENSE else 1  # that one position enters
         if projection in PARAMETERLESS:
             self.register_parameter("weight", None)
         else:
@@ -96,21 +99,6 @@ class SequenceProjection(nn.Module):
         return -(-self.max_len // self.k)
 
     @property
-    def commutes_with_channels(self) -> bool:
-        """True where projecting the sequence first and the channels after gives the same slots."""
-        return self.projection != "max" and self.num_heads is None
-
-    def reset_parameters(self) -> None:
-        if self.weight is not None:
-            with torch.no_grad():
-                self.weight.normal_(0.0, self.init_std)
-
-    @property
-    def init_std(self) -> float:
-        """Standard deviation E or g is drawn with."""
-        return 1 / math.sqrt(self._span)
-
-    @property
     def _span(self) -> int:
         """Positions a slot is made of."""
         return self.max_len if self.projection in DENSE else self.window
@@ -121,9 +109,14 @@ class SequenceProjection(nn.Module):
         return 1 if self.projection in DENSE else self.window
 
     @property
-    def slots_of_position(self) -> int:
-        """Slots that one position enters."""
-        return self.k if self.projection in DENSE else 1
+    def init_std(self) -> float:
+        """Standard deviation E or g is drawn with."""
+        return 1 / math.sqrt(self._span)
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            with torch.no_grad():
+                self.weight.normal_(0.0, self.init_std)
 
     def forward(
         self,
