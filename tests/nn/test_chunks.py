@@ -97,31 +97,6 @@ def test_beside_a_window_chunks_cost_no_more(pair, trailing_padding, projection,
     assert costs[1] == costs[0]
 
 
-@pytest.mark.parametrize("build", [stack, full_stack])
-@pytest.mark.parametrize("memory", ["none", "checkpoint", "reversible"])
-@torch.no_grad()
-def test_every_kind_of_memory_runs_in_chunks(pair, trailing_padding, build, memory):
-    whole, chunked = pair(build, chunk_size=5, norm_first=True, activation_memory=memory)
-    src, mask = torch.randn(2, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13], LENGTH)
-    before = src.clone()
-    assert_close(chunked(src, src_key_padding_mask=mask)[~mask], whole(src, src_key_padding_mask=mask)[~mask])
-    assert_close(chunked(src), whole(src))
-    assert torch.equal(src, before), "the caller's tensor stays as it is"
-
-
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-@torch.no_grad()
-def test_batch_second_and_unbatched(pair, trailing_padding, norm_first):
-    whole, chunked = pair(chunk_size=5, norm_first=norm_first)
-    _, second = pair(chunk_size=5, norm_first=norm_first, batch_first=False)
-    src, mask = torch.randn(2, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13], LENGTH)
-    expected = whole(src, src_key_padding_mask=mask)
-    found = second(src.transpose(0, 1), src_key_padding_mask=mask).transpose(0, 1)
-    assert_close(found[~mask], expected[~mask])
-    assert_close(chunked(src[1], src_key_padding_mask=mask[1])[:13], expected[1, :13])
-    assert_close(second(src[1, :13]), expected[1, :13])
-
-
 @pytest.mark.parametrize(("how", "dtype"), [("cast", torch.float16), ("autocast", torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("projection", PROJECTIONS)
 @torch.no_grad()

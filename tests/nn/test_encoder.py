@@ -4,7 +4,6 @@ import pytest
 import torch
 from map_choices import PROJECTIONS, owned_maps
 from torch import nn
-from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.nn import (
@@ -14,33 +13,11 @@ from torch_linformer.nn import (
     LinformerEncoderLayer,
     SequenceProjection,
 )
-from torch_linformer.nn.attention import FullAttention, Past
+from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.attention.slot_maps import build_map
 from torch_linformer.nn.encoder import Encoder, EncoderLayer
 
 SIZES = {"max_len": 13, "k": 5}
-
-
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_gated_feed_forward_is_its_formula(randomize, norm_first):
-    layer = randomize(LinformerEncoderLayer(12, 4, 17, 0.0, "silu", norm_first=norm_first, gated=True, **SIZES))
-    x = torch.randn(2, 11, 12)
-
-    def feed_forward(y):
-        hidden = F.silu(F.linear(y, layer.linear1.weight, layer.linear1.bias))
-        hidden = hidden * F.linear(y, layer.linear_gate.weight, layer.linear_gate.bias)
-        return F.linear(hidden, layer.linear2.weight, layer.linear2.bias)
-
-    def attend(y):
-        return layer.self_attn(y, y, y)[0]
-
-    if norm_first:
-        between = x + attend(layer.norm1(x))
-        expected = between + feed_forward(layer.norm2(between))
-    else:
-        between = layer.norm1(x + attend(x))
-        expected = layer.norm2(between + feed_forward(between))
-    assert_close(layer(x), expected)
 
 
 def test_a_stack_of_full_attention_is_torchs_encoder(trailing_padding):
@@ -53,47 +30,6 @@ def test_a_stack_of_full_attention_is_torchs_encoder(trailing_padding):
     x = torch.randn(2, 11, 12)
     actual, expected = ours(x, src_key_padding_mask=mask), theirs(x, src_key_padding_mask=mask)
     assert_close(actual[~mask], expected[~mask])
-
-
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_only_a_pre_norm_stack_ends_in_a_norm(norm_first):
-    model = LinformerEncoder(12, 4, 2, 17, norm_first=norm_first, **SIZES).eval()
-    x = torch.randn(2, 11, 12)
-    expected = x
-    for layer in model.layers:
-        expected = layer(expected)
-    if norm_first:
-        nn.init.normal_(model.norm.weight)
-        expected = model.norm(expected)
-    else:
-        assert model.norm is None
-    assert_close(model(x), expected)
-
-
-@pytest.mark.parametrize("projection", PROJECTIONS)
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_gradcheck(trailing_padding, projection, norm_first):
-    layer = LinformerEncoderLayer(
-        4,
-        2,
-        3,
-        0.0,
-        "gelu",
-        norm_first=norm_first,
-        max_len=4,
-        k=2,
-        projection=projection,
-        dtype=torch.float64,
-    )
-    names, parameters = zip(*layer.named_parameters(), strict=True)
-    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    mask = trailing_padding([3, 2], 3)
-
-    def run(x, *values):
-        options = {"src_key_padding_mask": mask}
-        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,), options)
-
-    assert torch.autograd.gradcheck(run, [x, *parameters], fast_mode=True)
 
 
 @pytest.mark.parametrize(
@@ -247,20 +183,3 @@ def test_a_causal_layer_in_chunks_ignores_no_mask(grad):
             ValueError, match=r"an attn_mask of shape \(7, 7\).*pass is_causal=True for the causal mask"
         ):
             layer(x, mask)
-
-
-@pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
-def test_a_past_is_read_once_whatever_saves_memory(gradients, memory):
-    sizes = {
-        "causal": True,
-        "window": 3,
-        "norm_first": True,
-        "activation_memory": memory,
-        "dtype": torch.float64,
-        **SIZES,
-    }
-    encoder, x = LinformerEncoder(12, 4, 2, 17, 0.0, **sizes), torch.randn(2, 11, 12, dtype=torch.float64)
-    expected, pasts = encoder(x), [Past(), Past()]
-    actual = torch.cat([encoder(part, pasts=pasts) for part in x.split(6, dim=1)], dim=1)
-    assert_close(actual, expected)
-    assert_close(gradients(actual, [*encoder.parameters()]), gradients(expected, [*encoder.parameters()]))

@@ -53,25 +53,6 @@ def test_output_weights_and_gradients_are_those_of_the_definition(
         assert_close(weights.transpose(1, 2)[real], expected_weights.transpose(1, 2)[real])
 
 
-@pytest.mark.parametrize("kind", ["exact", "dynamic", "bias", "exact-last"])
-@pytest.mark.parametrize("queries", [1, LENGTH])
-def test_a_memory_with_values_of_its_own(gradients, literal_attention, randomize, trailing_padding, kind, queries):
-    module, mask = randomize(attention(kind, kdim=5, vdim=9)), trailing_padding(LENGTHS, LENGTH)
-    shapes = [(5, queries, WIDTH), (5, LENGTH, 5), (5, LENGTH, 9)]
-    inputs = [torch.randn(shape, requires_grad=True, **DOUBLE) for shape in shapes]
-    for side in (mask, mask.flip(-1)):
-        # A row of nothing but padding has no definition: the fast path stays finite there.
-        expected = literal_attention(module, *(x[:4] for x in inputs), side[:4])[0]
-        wanted = [*inputs, *module.parameters()]
-        expected_gradients = gradients(expected, wanted)
-        output = module(*inputs, side)[0]
-        assert output.isfinite().all()
-        assert_close(output[:4], expected)
-        assert_close(gradients(output[:4], wanted), expected_gradients)
-        read = module.compress(*inputs[1:], side)
-        assert_close(module(inputs[0], read)[0], output)
-
-
 @each_kind
 def test_saved_layers_open_and_reset_layers_are_new(randomize, kind):
     module, twin = randomize(attention(kind)), attention(kind)
