@@ -1,6 +1,5 @@
 """Causal modules: their definition, what they may not see, and a past that they go on from."""
 
-import copy
 import re
 
 import pytest
@@ -380,43 +379,6 @@ def test_length_is_unlimited_and_max_len_the_longest_time_scale_at_first():
     short = LinformerAttention(WIDTH, 4, 7, 3, causal=True).context.running
     assert_close(short.log_time.exp(), torch.full((4, 3), 7.0))
     assert repr(short) == "CausalProjection(k=3, num_heads=4, longest=7)"
-
-
-def test_reset_parameters_draws_them_anew(kind):
-    module = attention(kind)
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.fill_(float("nan"))
-    module.reset_parameters()
-    for name, tensor in module.state_dict().items():
-        assert tensor.isfinite().all()
-        constant = "bias" in name or "log_time" in name
-        assert torch.equal(tensor, before[name]) == constant
-
-
-def test_state_goes_round_and_copies_share_nothing(kind, module):
-    x = draw(2, LENGTH, WIDTH)
-    expected = module(x, x, x)[0]
-    other, copied = twin(module, kind=kind), copy.deepcopy(module)
-    for each in (other, copied):
-        assert torch.equal(each(x, x, x)[0], expected)
-        for parameter in each.parameters():
-            parameter.data.add_(1.0)
-    assert torch.equal(module(x, x, x)[0], expected)
-
-
-def test_it_is_built_on_the_meta_device_and_filled_later(kind):
-    with torch.device("meta"):
-        outer = attention(kind, dtype=torch.float32)
-    module = attention(kind, dtype=torch.float32, device="meta")
-    for each in (module, outer):
-        assert all(p.is_meta for p in each.parameters())
-        x = torch.randn(2, LENGTH, WIDTH, device="meta")
-        assert each(x, x, x)[0].shape == x.shape
-        each.to_empty(device=torch.get_default_device()).reset_parameters()
-        x = torch.randn(2, LENGTH, WIDTH)
-        assert each(x, x, x)[0].isfinite().all()
 
 
 def test_queries_and_keys_of_two_lengths_are_named(module):

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from map_choices import PROJECTIONS, owned_maps
+from map_choices import BESIDE_SLOTS, PROJECTIONS, owned_maps
 from torch import nn
 from torch.testing import assert_close
 
 from torch_linformer.nn import (
     DynamicProjection,
     LinformerAttention,
+    LinformerDecoder,
     LinformerEncoder,
     LinformerEncoderLayer,
     SequenceProjection,
@@ -66,10 +67,13 @@ def test_each_dropout_has_its_place(place):
 def build_all(**placement):
     """One of every module, all kinds of projection among them."""
     options = {**SIZES, **placement}
+    running = {**options, "causal": True, "window": 3, "rotary_dim": 2}
     return nn.ModuleList(
         [
             *(build_map(width=4, projection=kind, num_heads=3, **options) for kind in PROJECTIONS),
             FullAttention(12, 4, **placement),
+            LinformerAttention(12, 4, exact_first=1, num_kv_heads=2, head_dim=6, **running),
+            *(LinformerAttention(12, 4, **{**options, **beside}) for beside in BESIDE_SLOTS.values()),
             *(
                 LinformerAttention(12, 4, projection=kind, sharing=sharing, **options)
                 for kind, sharing in owned_maps(sharings=("none", "headwise"))
@@ -77,29 +81,27 @@ def build_all(**placement):
             LinformerEncoderLayer(12, 4, 17, gated=True, projection="random", **options),
             LinformerEncoder(12, 4, 2, 17, norm_first=True, gated=True, **options),
             LinformerEncoder(12, 4, 2, 17, sharing="layerwise", projection="random", **options),
+            *(LinformerDecoder(12, 4, 2, 17, sharing=sharing, **options) for sharing in ("headwise", "layerwise")),
         ]
     )
 
 
-def test_modules_built_on_meta_get_their_values_from_reset_parameters():
-    modules = build_all(device="meta")
-    tensors = dict(modules.state_dict())
-    assert all(tensor.is_meta for tensor in tensors.values())
+@pytest.mark.parametrize("how", ["argument", "context"])
+def test_modules_built_on_meta_and_reset_are_as_if_built_anew(how):
+    with torch.device("meta" if how == "context" else torch.get_default_device()):
+        modules = build_all(**({"device": "meta"} if how == "argument" else {}))
+    assert all(tensor.is_meta for tensor in modules.state_dict().values())
     modules.to_empty(device=torch.get_default_device())
     for tensor in modules.state_dict().values():
         tensor.fill_(float("nan"))
     for module in modules:
         module.reset_parameters()
-    for name, tensor in modules.state_dict().items():
-        assert tensor.isfinite().all(), name
-        if "norm" in name:
-            assert torch.equal(tensor, torch.full_like(tensor, float(name.endswith("weight")))), name
-        elif name.endswith(("proj.bias", "shift", "log_steepness")):
-            assert not tensor.any(), name
+    for (name, tensor), new in zip(modules.state_dict().items(), build_all().state_dict().values(), strict=True):
+        if name.endswith("log_time") or (new == new.flatten()[0]).all():
+            assert torch.equal(tensor, new), name
         else:
-            assert tensor.std() > 0.01, name
-    for layer in modules[-1].layers:
-        layer(torch.randn(2, 11, 12), shared_projection=modules[-1].shared_projection)
+            assert tensor.isfinite().all() and not torch.equal(tensor, new), name
+            assert tensor.numel() < 30 or 0.5 < tensor.std() / new.std() < 2, name
 
 
 def test_reset_parameters_draws_as_the_constructor_does():

@@ -26,7 +26,6 @@ OPTIONS = {
         for projection, sharing in owned_maps(sharings=sharings)
     },
 }
-each_kind = pytest.mark.parametrize("kind", BESIDE_SLOTS)
 
 
 def attention(kind, **options):
@@ -51,21 +50,6 @@ def test_output_weights_and_gradients_are_those_of_the_definition(
             assert_close(output[real], expected[real])
             assert_close(gradients(output[real], wanted), expected_gradients)
         assert_close(weights.transpose(1, 2)[real], expected_weights.transpose(1, 2)[real])
-
-
-@each_kind
-def test_saved_layers_open_and_reset_layers_are_new(randomize, kind):
-    module, twin = randomize(attention(kind)), attention(kind)
-    twin.load_state_dict(module.state_dict())
-    x = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
-    assert torch.equal(twin(x, x, x)[0], module(x, x, x)[0])
-    meta = attention(kind, device="meta").to_empty(device=torch.get_default_device())
-    for tensor in meta.state_dict().values():
-        tensor.fill_(float("nan"))
-    meta.reset_parameters()
-    assert meta(x, x, x)[0].isfinite().all()
-    if meta.context.mass == "learned":
-        assert not meta.context.slot_terms.mass.any()
 
 
 def test_a_slot_of_m_equal_tokens_with_its_mass_is_m_tokens():
