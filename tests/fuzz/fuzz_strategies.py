@@ -6,7 +6,8 @@ from fuzz_cases import LENGTH_OF_NO_ROWS, AttentionCase, DecoderCase, EncoderCas
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-# `make test` runs the same 60 cases every time; `make fuzz` sets CASES, and pytest's --hypothesis-seed draws them.
+# `make test` runs the same 60 cases every time, or 240 where these are the only test of what the modules compute;
+# `make fuzz` sets CASES, and pytest's --hypothesis-seed draws them.
 FUZZ = settings(
     max_examples=int(os.environ.get("CASES", "60")),
     derandomize="CASES" not in os.environ,
@@ -15,6 +16,7 @@ FUZZ = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+MODULES = settings(FUZZ, max_examples=int(os.environ.get("CASES", "240")))
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
 PADDING = ("-inf float32", "-1e9 float32", "-1e4 float64", "-1e3 bfloat16", "min float16", "min float32")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from budgets import FUZZ_ROUNDINGS, MORE_ROUNDINGS
 from fuzz_cases import padding_of
-from fuzz_strategies import FUZZ, attentions, cases, causal_cases
+from fuzz_strategies import FUZZ, MODULES, attentions, cases, causal_cases
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -31,7 +31,7 @@ def assert_nothing_at_padding(case, gradients):
         assert not gradients[name][padding_of(rows)].any(), f"gradient to {name} at padding"
 
 
-@FUZZ
+@MODULES
 @given(cases())
 def test_output_and_every_gradient(case):
     module, tensors = case.build(), case.draw()
@@ -43,7 +43,7 @@ def test_output_and_every_gradient(case):
     assert_nothing_at_padding(case, case.gradients_of(output, module, tensors))  # of a loss that reads padding
 
 
-@FUZZ
+@MODULES
 @given(cases())
 def test_inference(case):
     module, tensors = case.build().eval(), case.draw()
@@ -84,7 +84,7 @@ def pasts_of(module):
     return [Past() for _ in range(len(getattr(module, "layers", [module])))]
 
 
-@FUZZ
+@MODULES
 @given(in_pieces(), st.booleans())
 def test_pieces_are_the_whole(drawn, inference):
     case, cuts = drawn

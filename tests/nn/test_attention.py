@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from map_choices import PROJECTIONS, SHARINGS, owned_maps
+from map_choices import owned_maps
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -49,31 +49,6 @@ def test_output_weights_and_gradients_are_those_of_the_definition(
     module = LinformerAttention(12, 4, 11, 3, projection=projection, sharing=sharing, **options, **DOUBLE)
     mask = trailing_padding([7, 2], 7)
     assert_is_the_definition(randomize(module), cross_inputs(), mask, gradients, literal_attention)
-
-
-@pytest.mark.parametrize(
-    ("options", "inputs"),
-    [
-        pytest.param({"kdim": 7, "vdim": 17}, {"kdim": 7, "vdim": 17}, id="kdim-vdim"),
-        pytest.param({"head_dim": 5}, {}, id="head-dim"),
-        pytest.param({"kdim": 7, "head_dim": 5, "num_kv_heads": 2}, {"kdim": 7}, id="all-widths"),
-        pytest.param({}, {"length": 2}, id="fewer-positions-than-slots"),
-        pytest.param({}, {"length": 11}, id="full-length"),
-        pytest.param({}, {"length": 1, "queries": 29}, id="more-queries-than-max-len"),
-    ],
-)
-@pytest.mark.parametrize("projection", ["linear", "conv", "max"])
-def test_definition_at_other_sizes(gradients, literal_attention, randomize, projection, options, inputs):
-    module = randomize(LinformerAttention(12, 4, 11, 3, projection=projection, **options, **DOUBLE))
-    assert_is_the_definition(module, cross_inputs(**inputs), None, gradients, literal_attention)
-
-
-@pytest.mark.parametrize("sharing", SHARINGS)
-def test_definition_without_length_scaling(gradients, literal_attention, randomize, trailing_padding, sharing):
-    module = randomize(LinformerAttention(12, 4, 11, 3, sharing=sharing, length_scaling=False, **DOUBLE))
-    mask = trailing_padding([7, 2], 7)
-    inputs = cross_inputs()
-    assert_is_the_definition(module, inputs, mask, gradients, literal_attention, length_scaling=False)
 
 
 @pytest.mark.parametrize("aliased", ["self-attention", "one-memory", "value-apart"])
@@ -172,27 +147,6 @@ def test_the_order_with_fewer_multiplications_is_taken(in_order, length, options
     assert multiplications() == taken < other
 
 
-@pytest.mark.parametrize(("sharing", "projection"), [("none", "linear"), ("none", "conv"), ("headwise", "max")])
-def test_maps_that_do_not_commute_are_applied_after_the_channels(
-    gradients, literal_attention, randomize, sharing, projection
-):
-    module = randomize(LinformerAttention(12, 4, 64, 2, sharing=sharing, projection=projection, **DOUBLE))
-    assert_is_the_definition(module, cross_inputs(length=64), None, gradients, literal_attention)
-
-
-@pytest.mark.parametrize("projection", PROJECTIONS)
-def test_weights_are_rows_over_slots_averaged_or_not(projection):
-    module = LinformerAttention(12, 4, 11, 3, projection=projection, **DOUBLE)
-    query, key, value = cross_inputs()
-    _, averaged = module(query, key, value, need_weights=True)
-    _, each = module(query, key, value, need_weights=True, average_attn_weights=False)
-    assert averaged.shape == (2, 3, 3)
-    assert each.shape == (2, 4, 3, 3)
-    assert_close(averaged, each.mean(dim=1))
-    assert_close(each.sum(dim=-1), torch.ones(2, 4, 3, **DOUBLE))
-    assert module(query, key, value)[1] is None
-
-
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("projection", ["conv", "mean", "max"])
 def test_a_short_text_pays_for_the_slots_it_reaches_alone(projection, window):
@@ -213,45 +167,6 @@ def test_weights_are_over_the_slots_of_the_projection_that_is_shared(projection,
     _, weights = module(x, x, x, shared_projection=shared, need_weights=True)
     assert weights.shape == (2, 5, 6)
     assert_close(weights.sum(-1), torch.ones(2, 5, **DOUBLE))
-
-
-@pytest.mark.parametrize("window", [None, 4])
-@pytest.mark.parametrize("projection", ["conv", "mean", "max"])
-def test_an_empty_memory_gives_finite_outputs(projection, window):
-    module = LinformerAttention(12, 4, 11, 3, projection=projection, window=window, **DOUBLE)
-    nothing, query = torch.randn(2, 0, 12, **DOUBLE), torch.randn(2, 5, 12, **DOUBLE)
-    for need_weights in (False, True):
-        assert module(query, nothing, nothing, need_weights=need_weights)[0].isfinite().all()
-
-
-def test_batch_second_and_no_batch_are_the_same_attention(trailing_padding):
-    module = LinformerAttention(12, 4, 11, 3, **DOUBLE)
-    second = LinformerAttention(12, 4, 11, 3, batch_first=False, **DOUBLE)
-    second.load_state_dict(module.state_dict())
-    inputs, mask = cross_inputs(kdim=12), trailing_padding([7, 2], 7)
-    expected, weights = module(*inputs, mask, need_weights=True)
-    output, second_weights = second(*(x.transpose(0, 1) for x in inputs), mask, need_weights=True)
-    assert output.shape == (3, 2, 12)
-    assert_close(output.transpose(0, 1), expected)
-    assert_close(second_weights, weights)
-    for attention in (module, second):
-        output, alone_weights = attention(*(x[1] for x in inputs), mask[1], need_weights=True)
-        assert_close(output, expected[1])
-        assert_close(alone_weights, weights[1])
-
-
-@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
-def test_gradcheck(trailing_padding, projection, sharing):
-    module = LinformerAttention(4, 2, 5, 2, projection=projection, sharing=sharing, **DOUBLE)
-    names, parameters = zip(*module.named_parameters(), strict=True)
-    inputs = [torch.randn(2, n, 4, requires_grad=True, **DOUBLE) for n in (1, 3, 3)]
-    mask = trailing_padding([3, 1], 3)
-
-    def attend(query, key, value, *values):
-        call = (query, key, value, mask)
-        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), call)[0]
-
-    assert torch.autograd.gradcheck(attend, [*inputs, *parameters], fast_mode=True)
 
 
 @pytest.mark.parametrize("window", [None, 5])

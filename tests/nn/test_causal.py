@@ -1,6 +1,5 @@
 """Causal modules: their definition, what they may not see, and a past that they go on from."""
 
-import copy
 import re
 
 import pytest
@@ -8,8 +7,6 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference
-from torch_linformer.functional.softmax import rotate
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.encoder import Encoder, EncoderLayer
@@ -28,7 +25,6 @@ KINDS = {
     "full": None,
     "full-rotary": {"rotary_dim": 2, "num_kv_heads": 2},
 }
-LINFORMER = {name: options for name, options in KINDS.items() if options is not None and "k" in options}
 
 
 def attention(kind, **changes):
@@ -75,54 +71,6 @@ def kind(request):
 @pytest.fixture
 def module(kind, randomize):
     return randomize(attention(kind))
-
-
-def attend_literally(module, x, padding=None):
-    """Output ``(B, N, C)``, one position at a time."""
-
-    def heads_of(linear, number, row, turned):
-        heads = torch.stack(linear(x[row]).split(module.head_dim, dim=-1))
-        if turned:
-            positions = torch.arange(x.shape[1]).unsqueeze(0)
-            if padding is not None:
-                positions = torch.tensor([[int((~padding[row, :n]).sum()) for n in range(x.shape[1])]])
-            heads = rotate(heads.unsqueeze(0), positions, module.context.rotary_dim).squeeze(0)
-        return torch.stack([heads[head * number // 4] for head in range(4)]).unsqueeze(0)
-
-    outputs = []
-    for row in range(x.shape[0]):
-        mask = None if padding is None else padding[row : row + 1]
-        query = heads_of(module.q_proj, 4, row, True)
-        key, value = (
-            heads_of(linear, module.num_kv_heads, row, linear is module.k_proj)
-            for linear in (module.k_proj, module.v_proj)
-        )
-        proj, bias = (torch.zeros(4, 0, **DOUBLE), torch.zeros(4, x.shape[1], 0, **DOUBLE)), None
-        if module.context.running is not None:
-            logits = torch.einsum("hnd,hdk->hnk", key[0], module.context.running.address)
-            decay = torch.minimum(torch.exp(-module.context.running.log_time), torch.tensor(0.5, **DOUBLE))
-            proj, bias = (decay, torch.exp(8 * torch.tanh(logits / 8))), module.context.running.score_bias
-        options = {"score_bias": bias, "window": module.window, "exact_first": module.context.exact_first}
-        options["key_padding_mask"] = mask
-        output = reference.causal_linformer_attention(query, key, value, proj, **options)
-        outputs.append(module.out_proj(torch.cat(list(output[0]), dim=-1)))
-    return torch.stack(outputs)
-
-
-@pytest.mark.parametrize("padded", ["whole", "left"])
-@pytest.mark.parametrize("kind", LINFORMER)
-def test_output_and_gradients_are_those_of_the_definition(gradients, randomize, kind, padded):
-    module = randomize(attention(kind))
-    if module.context.running is not None:
-        # time scales on both sides of the fastest one that is allowed
-        module.context.running.log_time.data.uniform_(0.0, 4.0)
-    x = draw(2, 7, WIDTH, requires_grad=True)
-    mask = torch.arange(7) < torch.tensor([[2], [0]]) if padded == "left" else None
-    real = torch.ones(2, 7, dtype=torch.bool) if mask is None else ~mask
-    actual, expected = module(x, x, x, mask)[0][real], attend_literally(module, x, mask)[real]
-    assert_close(actual, expected)
-    wanted = [x, *module.parameters()]
-    assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
@@ -260,19 +208,6 @@ def test_padded_rows_are_what_each_would_be_alone(gradients, module, side, sizes
     assert past.state.tokens.tolist() == [LENGTH, 7, 1, 0]
 
 
-@pytest.mark.parametrize(("side", "tokens"), [("right", [4]), ("left", [1, 1, 1, 1])], ids=str)
-def test_rows_go_on_after_a_padded_prompt_as_each_would_alone(module, side, tokens):
-    mask = padding_of(side, [LENGTH, 7, 1, 0])
-    prompt, more, past = draw(4, LENGTH, WIDTH), draw(4, 4, WIDTH), Past()
-    outputs = [module(prompt, prompt, prompt, mask, past=past)[0]]
-    outputs += [module(piece, piece, piece, past=past)[0] for piece in torch.split(more, tokens, dim=1)]
-    output = torch.cat(outputs, dim=1)
-    for row in range(4):
-        alone = torch.cat([prompt[row : row + 1, ~mask[row]], more[row : row + 1]], dim=1)
-        real = torch.cat([~mask[row], torch.ones(4, dtype=torch.bool)])
-        assert_close(output[row, real], module(alone, alone, alone)[0][0])
-
-
 def test_a_past_goes_on_with_the_rows_that_are_kept(module):
     x, past = draw(3, LENGTH, WIDTH), Past()
     past.select_rows(torch.tensor([0]))
@@ -306,24 +241,6 @@ def test_inference_keeps_no_memory_behind_its_past():
     assert sum(t.untyped_storage().nbytes() for t in vars(past.state).values()) == past.nbytes
 
 
-def test_batch_second_and_no_batch_are_the_same_attention(trailing_padding, kind, module):
-    second = twin(module, kind=kind, batch_first=False)
-    x, mask = draw(2, LENGTH, WIDTH), trailing_padding([LENGTH, 7], LENGTH)
-    expected, weights = module(x, x, x, mask, need_weights=True)
-    turned = x.transpose(0, 1)
-    output, second_weights = second(turned, turned, turned, mask, need_weights=True)
-    assert_close(output.transpose(0, 1), expected)
-    assert_close(second_weights, weights)
-    for each in (module, second):
-        past = Past()
-        outputs = [each(piece, piece, piece, past=past)[0] for piece in torch.split(x[1, :7], [3, 1, 3])]
-        assert_close(torch.cat(outputs), expected[1, :7])
-        alone = x[1]
-        output, alone_weights = each(alone, alone, alone, mask[1], need_weights=True)
-        assert_close(output, expected[1])
-        assert_close(alone_weights, weights[1])
-
-
 def test_dropout_acts_on_the_weights_and_only_in_training(kind):
     module = attention(kind, dropout=0.5)
     calm = twin(module, kind=kind)
@@ -348,17 +265,6 @@ def test_values_may_have_a_source_of_their_own(gradients, randomize, kind):
     assert_close(torch.cat(outputs, dim=1), output)
     for gradient in torch.autograd.grad(output[:, 4].sum(), [key, value]):
         assert gradient[:, :5].any() and not gradient[:, 5:].any()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_low_precision_runs_forward_and_backward(kind, dtype):
-    module = attention(kind, dtype=dtype)
-    x = draw(2, 97, WIDTH, dtype=dtype).requires_grad_()
-    mask = torch.arange(97) < torch.tensor([[0], [60]])
-    output, _ = module(x, x, x, mask)
-    assert output.dtype == dtype
-    output.float().square().mean().backward()
-    assert all(t.grad.isfinite().all() for t in [x, *module.parameters()])
 
 
 def layer(kind, norm_first=False, **options):
@@ -389,79 +295,8 @@ def stack(request, randomize):
     return randomize(encoder(**STACKS[request.param]))
 
 
-@pytest.mark.parametrize(
-    ("side", "sizes", "grad"),
-    [(None, [1] * LENGTH, False), ("right", [1, 4, 6], True), ("left", [1, 4, 6], False)],
-    ids=["tokens", "right-in-pieces", "left-in-pieces"],
-)
-def test_a_stack_reads_pieces_as_it_reads_the_whole(stack, sizes, grad, side):
-    mask = None if side is None else padding_of(side, [LENGTH, 7])
-    x, pasts = draw(2, LENGTH, WIDTH), [Past() for _ in stack.layers]
-    real = torch.ones(2, LENGTH, dtype=torch.bool) if mask is None else ~mask
-    with torch.set_grad_enabled(grad):
-        output = in_pieces(
-            lambda piece, padding: stack(piece, src_key_padding_mask=padding, pasts=pasts), x, sizes, mask
-        )
-    for module in [stack, *stack.layers]:
-        module.chunk_size = None
-    expected = torch.zeros_like(x)
-    for row in range(2):
-        expected[row, real[row]] = stack(x[row : row + 1, real[row]])[0]
-    assert_close(output[real], expected[real])
-    assert [past.state.tokens.tolist() for past in pasts] == [real.sum(dim=-1).tolist()] * 2
-
-
-def test_pieces_of_a_stack_have_the_gradients_of_the_whole(gradients, stack):
-    x, pasts = draw(2, LENGTH, WIDTH, requires_grad=True), [Past() for _ in stack.layers]
-    actual = in_pieces(lambda piece, _: stack(piece, pasts=pasts), x, [1, 4, 6])
-    expected = stack(x)
-    assert_close(actual, expected)
-    wanted = [x, *stack.parameters()]
-    assert_close(gradients(actual, wanted), gradients(expected, wanted))
-
-
 def test_a_stack_sees_no_later_input(stack):
     assert_sees_no_later_input(stack)
-
-
-@pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
-def test_saving_memory_changes_no_gradient(gradients, randomize, trailing_padding, memory):
-    model = randomize(encoder(activation_memory=memory))
-    for parameter in model.parameters():
-        parameter.data.mul_(0.3)  # a reversible stack computes its inputs back: they should not dwarf the branches
-    x, mask = draw(2, LENGTH, WIDTH, requires_grad=True), trailing_padding([LENGTH, 7], LENGTH)
-    wanted = [x, *model.parameters()]
-    actual = model(x, src_key_padding_mask=mask)
-    found = gradients(actual, wanted)
-    if memory == "checkpoint":
-        model.activation_memory = "none"
-        expected = model(x, src_key_padding_mask=mask)
-    else:
-        expected = model(x, src_key_padding_mask=mask, need_layers=True)
-    assert_close(actual, expected)
-    assert_close(found, gradients(expected, wanted))
-
-
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_a_layer_in_chunks_is_the_layer(randomize, kind, norm_first):
-    whole = randomize(layer(kind, norm_first))
-    mask = padding_of("right", [LENGTH, 7])
-    x = draw(2, LENGTH, WIDTH).masked_fill(mask[..., None], float("nan"))
-    with torch.no_grad():
-        expected = whole(x, src_key_padding_mask=mask)
-        for chunk_size in (1, 3, LENGTH, 64):
-            whole.chunk_size = chunk_size
-            actual = whole(x, src_key_padding_mask=mask)
-            assert actual.isfinite().all()
-            assert_close(actual[~mask], expected[~mask])
-            past = Past()
-            again = in_pieces(
-                lambda piece, padding, past=past: whole(piece, src_key_padding_mask=padding, past=past),
-                x,
-                [1, 4, 6],
-                mask,
-            )
-            assert_close(again[~mask], expected[~mask])
 
 
 @pytest.mark.parametrize(
@@ -544,43 +379,6 @@ def test_length_is_unlimited_and_max_len_the_longest_time_scale_at_first():
     short = LinformerAttention(WIDTH, 4, 7, 3, causal=True).context.running
     assert_close(short.log_time.exp(), torch.full((4, 3), 7.0))
     assert repr(short) == "CausalProjection(k=3, num_heads=4, longest=7)"
-
-
-def test_reset_parameters_draws_them_anew(kind):
-    module = attention(kind)
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.fill_(float("nan"))
-    module.reset_parameters()
-    for name, tensor in module.state_dict().items():
-        assert tensor.isfinite().all()
-        constant = "bias" in name or "log_time" in name
-        assert torch.equal(tensor, before[name]) == constant
-
-
-def test_state_goes_round_and_copies_share_nothing(kind, module):
-    x = draw(2, LENGTH, WIDTH)
-    expected = module(x, x, x)[0]
-    other, copied = twin(module, kind=kind), copy.deepcopy(module)
-    for each in (other, copied):
-        assert torch.equal(each(x, x, x)[0], expected)
-        for parameter in each.parameters():
-            parameter.data.add_(1.0)
-    assert torch.equal(module(x, x, x)[0], expected)
-
-
-def test_it_is_built_on_the_meta_device_and_filled_later(kind):
-    with torch.device("meta"):
-        outer = attention(kind, dtype=torch.float32)
-    module = attention(kind, dtype=torch.float32, device="meta")
-    for each in (module, outer):
-        assert all(p.is_meta for p in each.parameters())
-        x = torch.randn(2, LENGTH, WIDTH, device="meta")
-        assert each(x, x, x)[0].shape == x.shape
-        each.to_empty(device=torch.get_default_device()).reset_parameters()
-        x = torch.randn(2, LENGTH, WIDTH)
-        assert each(x, x, x)[0].isfinite().all()
 
 
 def test_queries_and_keys_of_two_lengths_are_named(module):

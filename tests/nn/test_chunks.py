@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
-from torch_linformer.nn.attention.source import Pair, Source
-from torch_linformer.nn.chunks import Gathered
+from torch_linformer.nn.attention.slot_maps import Pair, Source
+from torch_linformer.nn.chunks import gather
 from torch_linformer.nn.encoder import Encoder, EncoderLayer
 from torch_linformer.nn.reversible import ReversibleEncoderLayer
 
@@ -95,31 +95,6 @@ def test_beside_a_window_chunks_cost_no_more(pair, trailing_padding, projection,
         costs.append(counter.get_total_flops())
     assert_close(*outputs)
     assert costs[1] == costs[0]
-
-
-@pytest.mark.parametrize("build", [stack, full_stack])
-@pytest.mark.parametrize("memory", ["none", "checkpoint", "reversible"])
-@torch.no_grad()
-def test_every_kind_of_memory_runs_in_chunks(pair, trailing_padding, build, memory):
-    whole, chunked = pair(build, chunk_size=5, norm_first=True, activation_memory=memory)
-    src, mask = torch.randn(2, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13], LENGTH)
-    before = src.clone()
-    assert_close(chunked(src, src_key_padding_mask=mask)[~mask], whole(src, src_key_padding_mask=mask)[~mask])
-    assert_close(chunked(src), whole(src))
-    assert torch.equal(src, before), "the caller's tensor stays as it is"
-
-
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-@torch.no_grad()
-def test_batch_second_and_unbatched(pair, trailing_padding, norm_first):
-    whole, chunked = pair(chunk_size=5, norm_first=norm_first)
-    _, second = pair(chunk_size=5, norm_first=norm_first, batch_first=False)
-    src, mask = torch.randn(2, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13], LENGTH)
-    expected = whole(src, src_key_padding_mask=mask)
-    found = second(src.transpose(0, 1), src_key_padding_mask=mask).transpose(0, 1)
-    assert_close(found[~mask], expected[~mask])
-    assert_close(chunked(src[1], src_key_padding_mask=mask[1])[:13], expected[1, :13])
-    assert_close(second(src[1, :13]), expected[1, :13])
 
 
 @pytest.mark.parametrize(("how", "dtype"), [("cast", torch.float16), ("autocast", torch.bfloat16)], ids=str)
@@ -232,9 +207,8 @@ def test_a_past_is_refused_where_nothing_is_causal(pair, chunk_size):
 
 def test_a_buffer_of_another_precision_is_left_alone():
     buffer, piece = torch.zeros(2, 3, dtype=torch.bfloat16), torch.rand(2, 3)
-    output = Gathered(2, 0, buffer)
-    output.write(slice(0, 2), piece)
-    assert torch.equal(output.sequence(), piece) and not buffer.any()
+    parts = [(slice(0, 1), [piece[:1]]), (slice(1, 2), [piece[1:]])]
+    assert torch.equal(gather(parts, 2, 0, [buffer])[0], piece) and not buffer.any()
 
 
 @pytest.mark.parametrize("memory", ["none", "checkpoint", "reversible"])

@@ -1,7 +1,6 @@
 """The decoder: torch's at E = F = I, causal to the bit, exact padding on both sides, one compression a memory."""
 
 import copy
-from itertools import pairwise
 
 import pytest
 import torch
@@ -90,18 +89,6 @@ def test_exact_tokens_are_those_of_the_memory():
     assert_close(layer(*sequences), expected(*sequences))
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_a_memory_is_compressed_in_the_layout_of_the_module(batch_first):
-    attention = LinformerAttention(WIDTH, HEADS, M, 5, batch_first=batch_first, **DOUBLE)
-    query, memory = torch.randn(2, N, WIDTH, **DOUBLE), torch.randn(2, M, WIDTH, **DOUBLE)
-    if not batch_first:
-        query, memory = query.transpose(0, 1), memory.transpose(0, 1)
-    expected = attention(query, memory)[0]
-    assert_close(attention(query, attention.compress(memory))[0], expected)
-    one = (lambda x: x[0]) if batch_first else (lambda x: x[:, 0])
-    assert_close(attention(one(query), attention.compress(one(memory)))[0], one(expected))
-
-
 def test_what_was_compressed_keeps_its_window():
     attention = LinformerAttention(WIDTH, HEADS, M, 5, window=4, **DOUBLE)
     x = torch.randn(3, N, WIDTH, **DOUBLE)
@@ -176,28 +163,6 @@ def test_weights_of_torchs_layer_fit_but_for_projections_and_slots():
     assert (missing, unexpected) == ([*slots, *MEMORY_MAPS], [])
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
-def test_a_layer_is_its_formula(randomize, literal_attention, trailing_padding, norm_first, sharing):
-    layer = randomize(LinformerDecoderLayer(WIDTH, HEADS, 17, 0.0, norm_first=norm_first, sharing=sharing, **SIZES))
-    tgt, memory = inputs(3)
-    mask = trailing_padding([M, 5, 1], M)
-
-    def read(x):
-        return literal_attention(layer.multihead_attn, x, memory, memory, mask)[0]
-
-    def feed(x):
-        return layer.linear2(torch.relu(layer.linear1(x)))
-
-    def attend(x):
-        return layer.self_attn(x, x, x)[0]
-
-    expected = tgt
-    for norm, branch in ((layer.norm1, attend), (layer.norm2, read), (layer.norm3, feed)):
-        expected = expected + branch(norm(expected)) if norm_first else norm(expected + branch(expected))
-    assert_close(layer(tgt, memory, memory_key_padding_mask=mask), expected)
-
-
 def test_a_stack_is_its_layers_and_a_final_norm(randomize):
     tgt, memory = inputs()
     for kind, final_norm in (("post-norm", True), ("pre-norm", True), ("pre-norm", False)):
@@ -223,19 +188,6 @@ def test_no_output_depends_on_what_comes_after_it(randomize, kind, options):
         assert to_memory.any(dim=-1).all() or options.get("projection") == "max"
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "chunk_size"),
-    [*((kind, {}, None) for kind in KINDS), *(pytest.param(*case.values, 4, id=f"{case.id}-4") for case in CASES)],
-)
-@torch.no_grad()
-def test_padding_before_a_target_is_exact_too(randomize, masks, kind, options, chunk_size):
-    decoder = randomize(build(kind, chunk_size=chunk_size, **options))
-    (tgt, memory), mask = inputs(4), masks["tgt_key_padding_mask"].flip(1)
-    padded = decoder(tgt.masked_fill(mask[..., None], float("nan")), memory, tgt_key_padding_mask=mask)
-    for row in range(4):
-        assert_close(padded[row, mask[row].sum() :], decoder(tgt[row, mask[row].sum() :], memory[row]))
-
-
 @pytest.mark.parametrize(("kind", "options"), CASES)
 def test_a_padded_row_is_the_row_alone_and_what_stands_at_padding_reaches_nothing(
     randomize, gradients, masks, kind, options
@@ -258,29 +210,6 @@ def test_a_padded_row_is_the_row_alone_and_what_stands_at_padding_reaches_nothin
     for row in range(4):
         n, m = ((~mask[row]).sum() for mask in masks.values())
         assert_close(results[0][0][row, :n], decoder(clean[0][row, :n], clean[1][row, :m]))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_padding_alone_are_finite(kind):
-    decoder = build(kind)
-    pair = [x.fill_(float("nan")).requires_grad_() for x in inputs()]
-    masks = [torch.ones(2, length, dtype=torch.bool) for length in (N, M)]
-    output = decoder(*pair, tgt_key_padding_mask=masks[0], memory_key_padding_mask=masks[1])
-    output.square().sum().backward()
-    assert output.isfinite().all()
-    assert not any(x.grad.any() for x in pair)
-    assert all(parameter.grad.isfinite().all() for parameter in decoder.parameters())
-
-
-@pytest.mark.parametrize(("kind", "options"), CASES)
-def test_step_by_step_with_one_compression_equals_all_at_once(randomize, masks, kind, options):
-    decoder = randomize(build(kind, **options))
-    (tgt, memory), mask = inputs(4), masks["memory_key_padding_mask"]
-    expected = decoder(tgt, memory, memory_key_padding_mask=mask)
-    compressed, pasts = decoder.compress(memory, mask), [Past() for _ in decoder.layers]
-    cuts = (0, 4, 5, 6, 11)
-    steps = [decoder(tgt[:, a:b], compressed, pasts=pasts) for a, b in pairwise(cuts)]
-    assert_close(torch.cat(steps, dim=1), expected)
 
 
 @torch.no_grad()
@@ -321,19 +250,6 @@ def test_inference_in_chunks_feeds_no_more_than_a_chunk_forward(monkeypatch):
     with torch.no_grad():
         decoder(*inputs())
     assert seen == [4, 4, 3] * 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_checkpoints_change_no_number(gradients, masks, kind):
-    plain = build(kind, dropout=0.1) if kind == "full" else build(kind, attention_dropout=0.1)
-    saving = copy.deepcopy(plain)
-    saving.activation_memory = "checkpoint"
-    results, (tgt, memory) = [], (x.requires_grad_() for x in inputs(4))
-    for decoder in (plain, saving):
-        torch.manual_seed(1)
-        output = decoder(tgt, memory, **masks)
-        results.append([output, *gradients(output, [tgt, memory, *decoder.parameters()])])
-    assert_close(*results, rtol=0, atol=0)
 
 
 def test_checkpoints_keep_the_input_of_each_layer_alone():
@@ -378,23 +294,6 @@ def test_slots_may_differ_from_layer_to_layer():
     narrow = LinformerDecoder(WIDTH, HEADS, 2, max_len=50, k=[20, 40], memory_len=30)
     assert [layer.multihead_attn.context.proj_k.k for layer in narrow.layers] == [20, 30]
     assert LinformerDecoderLayer(WIDTH, HEADS, max_len=50, k=20).multihead_attn.context.proj_k.max_len == 50
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_layouts_with_the_batch_second_and_without_a_batch(trailing_padding, kind):
-    first, (tgt, memory) = build(kind), inputs()
-    second = copy.deepcopy(first)
-    for layer in second.layers:
-        layer.self_attn.batch_first = layer.multihead_attn.batch_first = False
-    masks = {
-        "tgt_key_padding_mask": trailing_padding([N, 7], N),
-        "memory_key_padding_mask": trailing_padding([9, M], M),
-    }
-    expected = first(tgt, memory, **masks)
-    assert_close(second(tgt.transpose(0, 1), memory.transpose(0, 1), **masks).transpose(0, 1), expected)
-    alone = {name: mask[1] for name, mask in masks.items()}
-    for decoder in (first, second):
-        assert_close(decoder(tgt[1], memory[1], **alone), expected[1])
 
 
 @pytest.mark.parametrize("mask_dtype", [torch.bool, torch.float32])
@@ -459,18 +358,3 @@ def test_a_longer_memory_is_refused_until_the_decoder_is_resized(sharing, mode):
     assert decoder(tgt, long).isfinite().all()
     if mode == "keep":
         assert_close(decoder(tgt, short), before)
-
-
-@pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
-def test_built_on_meta_and_reset_it_is_as_if_built_anew(sharing):
-    torch.manual_seed(3)
-    expected = build("pre-norm", sharing=sharing)
-    decoder = build("pre-norm", sharing=sharing, device="meta").to_empty(device=torch.get_default_device())
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.fill_(float("nan"))
-    torch.manual_seed(3)
-    decoder.reset_parameters()
-    for (name, fresh), reset in zip(expected.named_parameters(), decoder.parameters(), strict=True):
-        assert reset.isfinite().all(), name
-        assert_close(reset.std(), fresh.std(), rtol=0.5, atol=0.05)

@@ -16,8 +16,7 @@ from torch_linformer.nn import (
     LinformerEncoder,
     SequenceProjection,
 )
-from torch_linformer.nn.attention.slot_maps import SlotMaps
-from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.attention.slot_maps import Pair, SlotMaps, Source
 
 DOUBLE = {"dtype": torch.float64}
 SHARINGS = ("none", "kv_per_head", "headwise", "kv")

@@ -161,8 +161,8 @@ def test_padding_masks_that_do_not_fit_are_refused(mask, message, need_weights):
             [(2, 3, 12), (2, 7, 5), (2, 6, 9)],
             r"agree in batch, and key and value in length, got \(2, 3, 12\)",
         ),
-        ([(3, 3, 12), (2, 7, 5), (2, 7, 9)], r"agree in batch.*\(3, 3, 12\), \(2, 7, 5\) and \(2, 7, 9\)"),
-        ([(2, 3, 12), (2, 7, 5), (1, 7, 9)], r"agree in batch.*\(2, 3, 12\), \(2, 7, 5\) and \(1, 7, 9\)"),
+        ([(3, 3, 12), (2, 7, 5), (2, 7, 9)], r"agree in batch.*\(3, 3, 12\), \(2, 7, 5\), \(2, 7, 9\)"),
+        ([(2, 3, 12), (2, 7, 5), (1, 7, 9)], r"agree in batch.*\(2, 3, 12\), \(2, 7, 5\), \(1, 7, 9\)"),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(shapes, message):

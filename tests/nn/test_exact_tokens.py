@@ -26,7 +26,6 @@ OPTIONS = {
         for projection, sharing in owned_maps(sharings=sharings)
     },
 }
-each_kind = pytest.mark.parametrize("kind", BESIDE_SLOTS)
 
 
 def attention(kind, **options):
@@ -51,40 +50,6 @@ def test_output_weights_and_gradients_are_those_of_the_definition(
             assert_close(output[real], expected[real])
             assert_close(gradients(output[real], wanted), expected_gradients)
         assert_close(weights.transpose(1, 2)[real], expected_weights.transpose(1, 2)[real])
-
-
-@pytest.mark.parametrize("kind", ["exact", "dynamic", "bias", "exact-last"])
-@pytest.mark.parametrize("queries", [1, LENGTH])
-def test_a_memory_with_values_of_its_own(gradients, literal_attention, randomize, trailing_padding, kind, queries):
-    module, mask = randomize(attention(kind, kdim=5, vdim=9)), trailing_padding(LENGTHS, LENGTH)
-    shapes = [(5, queries, WIDTH), (5, LENGTH, 5), (5, LENGTH, 9)]
-    inputs = [torch.randn(shape, requires_grad=True, **DOUBLE) for shape in shapes]
-    for side in (mask, mask.flip(-1)):
-        # A row of nothing but padding has no definition: the fast path stays finite there.
-        expected = literal_attention(module, *(x[:4] for x in inputs), side[:4])[0]
-        wanted = [*inputs, *module.parameters()]
-        expected_gradients = gradients(expected, wanted)
-        output = module(*inputs, side)[0]
-        assert output.isfinite().all()
-        assert_close(output[:4], expected)
-        assert_close(gradients(output[:4], wanted), expected_gradients)
-        read = module.compress(*inputs[1:], side)
-        assert_close(module(inputs[0], read)[0], output)
-
-
-@each_kind
-def test_saved_layers_open_and_reset_layers_are_new(randomize, kind):
-    module, twin = randomize(attention(kind)), attention(kind)
-    twin.load_state_dict(module.state_dict())
-    x = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
-    assert torch.equal(twin(x, x, x)[0], module(x, x, x)[0])
-    meta = attention(kind, device="meta").to_empty(device=torch.get_default_device())
-    for tensor in meta.state_dict().values():
-        tensor.fill_(float("nan"))
-    meta.reset_parameters()
-    assert meta(x, x, x)[0].isfinite().all()
-    if meta.context.mass == "learned":
-        assert not meta.context.slot_terms.mass.any()
 
 
 def test_a_slot_of_m_equal_tokens_with_its_mass_is_m_tokens():

@@ -8,7 +8,6 @@ from torch.testing import assert_close
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention
 
-WINDOWED = ("conv", "mean", "max")
 DOUBLE = {"dtype": torch.float64}
 SIZES = {"max_len": 13, "k": 5, **DOUBLE}
 WIDTH, LENGTH, LENGTHS = 12, 11, (11, 7, 1, 0)
@@ -88,17 +87,6 @@ def test_a_padded_row_is_the_row_alone_and_what_stands_at_padding_reaches_nothin
             assert_close([results[0][0][row, real], inferred[row, real]], [alone, alone])
 
 
-@pytest.mark.parametrize("side", SIDES[1:])
-@pytest.mark.parametrize("window", [None, 3])
-def test_weights_stand_at_their_own_query_whatever_the_side(randomize, mask, window, side):
-    module, mask = randomize(LinformerAttention(WIDTH, 4, window=window, **SIZES)), on_side(mask, side)
-    x = torch.randn(4, LENGTH, WIDTH, **DOUBLE)
-    _, weights = module(x, x, x, mask, need_weights=True)
-    for row in range(3):
-        alone = x[row : row + 1, ~mask[row]]
-        assert_close(weights[row, ~mask[row]], module(alone, alone, alone, need_weights=True)[1][0])
-
-
 @pytest.mark.parametrize("window", [None, 3])
 def test_layers_that_differ_ask_their_own_questions(randomize, mask, window):
     """What one layer found about the padding is not what a layer of other slots, or of another length, would find."""
@@ -112,25 +100,6 @@ def test_layers_that_differ_ask_their_own_questions(randomize, mask, window):
         assert_close(padded[row, real], model(x[row : row + 1, real])[0])
 
 
-@pytest.mark.parametrize("side", SIDES[:2])
-@pytest.mark.parametrize(
-    "options", [{}, {"window": 3}, {"causal": True, "window": 3}], ids=["slots", "window", "causal"]
-)
-@pytest.mark.parametrize("copy", [torch.clone, lambda x: x[:]], ids=["clone", "view"])
-def test_copies_of_a_sequence_are_the_sequence(gradients, randomize, mask, copy, options, side):
-    module, mask = randomize(LinformerAttention(WIDTH, 4, **SIZES, **options)), on_side(mask, side)
-    x = torch.randn(4, LENGTH, WIDTH, **DOUBLE)
-    # NaN is not itself, and zeros at padding are what they are.
-    x = x.masked_fill(mask[..., None], float("nan")).requires_grad_()
-    results = []
-    for query, key, value in ((x, x, x), (copy(x), copy(x), copy(x))):
-        output, _ = module(query, key, value, mask)
-        results.append([output, *gradients(output, [x, *module.parameters()])])
-    for expected, actual in zip(*results, strict=True):
-        assert actual.isfinite().all()
-        assert_close(actual, expected)
-
-
 def test_a_window_beside_padding_needs_queries_of_the_same_length(mask):
     module = LinformerAttention(WIDTH, 4, window=3, **SIZES)
     query, key = torch.randn(4, 3, WIDTH, **DOUBLE), torch.randn(4, LENGTH, WIDTH, **DOUBLE)
@@ -138,26 +107,6 @@ def test_a_window_beside_padding_needs_queries_of_the_same_length(mask):
         module(query, key, key, mask)
     with pytest.raises(ValueError, match=r"compress\(\) of an attention with a window takes no key_padding_mask"):
         module.compress(key, key, mask)
-
-
-@pytest.mark.parametrize("queries", [3, LENGTH])
-@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
-def test_padding_of_a_memory_is_exact_whatever_the_queries(gradients, mask, projection, sharing, queries):
-    module = LinformerAttention(WIDTH, 4, projection=projection, sharing=sharing, **SIZES)
-    query, memory = torch.randn(4, queries, WIDTH, **DOUBLE), torch.randn(4, LENGTH, WIDTH, **DOUBLE)
-    hidden = mask[..., None]
-    key = memory.masked_fill(hidden, float("nan")).requires_grad_()
-    value = memory.masked_fill(hidden, float("inf")).requires_grad_()
-    output, weights = module(query, key, value, mask, need_weights=True)
-    assert torch.equal(output, module(query, memory, memory.clone(), mask, need_weights=True)[0])
-    assert weights.isfinite().all()
-    for gradient in gradients(output, [key, value, *module.parameters()]):
-        assert gradient.isfinite().all()
-    for gradient in gradients(module(query, key, value, mask)[0], [key, value]):
-        assert not gradient[mask].any()
-    for row, n in enumerate(LENGTHS[:3]):
-        one = slice(row, row + 1)
-        assert_close(output[one], module(query[one], memory[one, :n], memory[one, :n])[0])
 
 
 def test_weights_of_padded_full_attention_are_finite(gradients, randomize, mask):
@@ -199,19 +148,6 @@ def test_a_fully_padded_row_attends_to_nothing(randomize, options, inference):
     assert options == "full" or weights[1].any()
 
 
-@pytest.mark.parametrize("projection", WINDOWED)
-@pytest.mark.parametrize("how", ["padded", "short"])
-def test_slots_of_padding_alone_get_no_attention(trailing_padding, projection, how):
-    module = LinformerAttention(WIDTH, 4, projection=projection, **SIZES)
-    for n in (1, 3, 4, 7, 11):  # windows of 3
-        x = torch.randn(2, LENGTH if how == "padded" else n, WIDTH, **DOUBLE)
-        mask = trailing_padding([n, n], LENGTH) if how == "padded" else None
-        _, weights = module(x, x, x, mask, need_weights=True, average_attn_weights=False)
-        filled = -(-n // 3)
-        assert not weights[..., filled:].any()
-        assert weights[..., :filled].all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_float_mask_is_the_bool_mask(mask, subject, dtype):
@@ -221,28 +157,3 @@ def test_a_float_mask_is_the_bool_mask(mask, subject, dtype):
         float_mask = torch.zeros(4, LENGTH, dtype=dtype).masked_fill(mask, number)
         assert torch.equal(module(batch, src_key_padding_mask=float_mask), expected)
     assert not torch.allclose(module(batch), expected)
-
-
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_a_float_mask_of_other_numbers_is_refused(mask, subject):
-    module, batch = build(subject), torch.randn(4, LENGTH, WIDTH, **DOUBLE)
-    for number in (1.0, -1.0, -100.0, 1e-9, float("inf"), float("nan")):
-        float_mask = torch.zeros(4, LENGTH).masked_fill(mask, float("-inf"))
-        float_mask[2, 0] = number
-        with pytest.raises(
-            ValueError, match=r"key_padding_mask of torch.float32 must be 0 at real tokens and -inf, or"
-        ):
-            module(batch, src_key_padding_mask=float_mask)
-
-
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_padding_is_exact_with_the_batch_second_and_without_a_batch(trailing_padding, subject):
-    module, second = build(subject), build(subject, batch_first=False)
-    second.load_state_dict(module.state_dict())
-    mask = trailing_padding([11, 7], LENGTH)
-    batch = torch.randn(2, LENGTH, WIDTH, **DOUBLE).masked_fill(mask[..., None], float("nan"))
-    expected = module(batch, src_key_padding_mask=mask)
-    assert_close(second(batch.transpose(0, 1), src_key_padding_mask=mask).transpose(0, 1), expected)
-    for either in (module, second):
-        assert_close(either(batch[1], src_key_padding_mask=mask[1]), expected[1])
-        assert_close(either(batch[1, :7]), expected[1, :7])

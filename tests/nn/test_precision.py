@@ -3,10 +3,10 @@
 import pytest
 import torch
 from budgets import TWICE
-from map_choices import PROJECTIONS, owned_maps
+from map_choices import owned_maps
 from torch import nn
 
-from torch_linformer.nn import LinformerAttention, LinformerEncoderLayer
+from torch_linformer.nn import LinformerAttention
 from torch_linformer.nn.attention.slot_maps import SlotMaps
 
 LOW = [torch.bfloat16, torch.float16]
@@ -103,29 +103,3 @@ def test_error_stays_within_twice_that_of_the_plain_order(
     for truth, naive, actual in zip(exact, plain, fast, strict=True):
         rounding = torch.finfo(dtype).eps * rms(truth)
         assert rms(actual - truth) <= TWICE * rms(naive - truth) + rounding
-
-
-@pytest.mark.parametrize("dtype", LOW, ids=["bfloat16", "float16"])
-@pytest.mark.parametrize("projection", PROJECTIONS)
-def test_padding_is_exact_in_low_precision_too(trailing_padding, projection, dtype):
-    layer = LinformerEncoderLayer(16, 2, 16, 0.0, max_len=13, k=5, projection=projection, dtype=dtype)
-    mask = trailing_padding([11, 7, 0], 11)
-    x = torch.randn(3, 11, 16).to(dtype)
-    output = layer(x, src_key_padding_mask=mask)
-    poisoned = layer(x.masked_fill(mask[..., None], float("nan")), src_key_padding_mask=mask)
-    assert output.dtype == dtype
-    assert output.isfinite().all()
-    assert torch.equal(poisoned, output)
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize(("projection", "sharing"), owned_maps(sharings=("none", "headwise")))
-def test_autocast_runs_forward_and_backward(trailing_padding, projection, sharing, need_weights):
-    module = LinformerAttention(16, 2, 13, 5, projection=projection, sharing=sharing)
-    x = torch.randn(3, 11, 16, requires_grad=True)
-    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
-        output, weights = module(x, x, x, trailing_padding([11, 7, 0], 11), need_weights=need_weights)
-    assert output.dtype == torch.bfloat16
-    assert weights is None or weights.isfinite().all()
-    output.float().square().sum().backward()
-    assert all(t.grad.dtype == torch.float32 and t.grad.isfinite().all() for t in [x, *module.parameters()])

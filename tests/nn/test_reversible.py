@@ -90,38 +90,12 @@ def test_it_is_the_two_streams(build, gradients, trailing_padding, options, mask
             assert_close(model(src, src_key_padding_mask=mask)[real], expected[0][real])
 
 
-def test_batch_second_and_unbatched(build, gradients):
-    model = build(**DOUBLE, chunk_size=3)
-    second = build(**DOUBLE, chunk_size=3, batch_first=False)
-    second.load_state_dict(model.state_dict())
-    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE, requires_grad=True)
-    expected = keep_everything(model, src)
-    wanted = gradients(expected, [src])[0]
-    output = second(src.transpose(0, 1)).transpose(0, 1)
-    assert_close((output, gradients(output, [src])[0]), (expected, wanted))
-    output = torch.stack([model(x) for x in src])
-    assert_close((output, gradients(output, [src])[0]), (expected, wanted))
-
-
 def test_full_attention_reverses_too(randomize, gradients):
     layers = (ReversibleEncoderLayer(FullAttention(WIDTH, 4), 17, 0.25, norm_first=True) for _ in range(3))
     model = randomize(Encoder(layers, torch.nn.LayerNorm(WIDTH), activation_memory="reversible")).double()
     src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
     expected = results(lambda x: keep_everything(model, x), src, model, gradients)
     assert_close(results(model, src, model, gradients), expected)
-
-
-def test_padding_that_is_not_a_number_reaches_nothing(build, gradients, trailing_padding):
-    model, mask = build(**DOUBLE), trailing_padding([11, 4], LENGTH)
-    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
-
-    def run(x):
-        return model(x, src_key_padding_mask=mask)
-
-    clean = results(run, src, model, gradients)
-    poisoned = results(run, src.masked_fill(mask[..., None], float("nan")), model, gradients)
-    assert_close(poisoned, clean, rtol=0, atol=0)
-    assert not clean[1][0][mask].any()
 
 
 def test_gradients_go_only_where_they_are_asked_for(build):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from torch_linformer.functional.pytorch import runs_in_chunks
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.nn.chunks import Gathered, cut
+from torch_linformer.nn.chunks import cut, gather
 
 
 class LinformerEmbeddings(nn.Module):
@@ -53,10 +53,7 @@ class LinformerEmbeddings(nn.Module):
             )
             return self._embed(ids, embeds, types, position_ids[:, chunk])
 
-        output = Gathered(length, dim=1)
-        for chunk in cut(length, self.chunk_size):
-            output.write(chunk, embed(chunk))
-        return output.sequence()
+        return gather(((chunk, [embed(chunk)]) for chunk in cut(length, self.chunk_size)), length, dim=1)[0]
 
     def _embed(
         self,

@@ -12,9 +12,9 @@ from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig,
 from torch_linformer.nn.attention import Attention, FullAttention, LinformerAttention
 from torch_linformer.nn.decoder import Decoder, DecoderLayer
 from torch_linformer.nn.encoder import Encoder, EncoderLayer
+from torch_linformer.nn.layer import plan_layers
 from torch_linformer.nn.linear import ACTIVATIONS
 from torch_linformer.nn.reversible import ReversibleEncoderLayer
-from torch_linformer.nn.stack import plan_layers
 
 
 class EncoderBlock(GradientCheckpointingLayer, EncoderLayer):

@@ -1,7 +1,7 @@
 """A long sequence worked on a chunk at a time, and what the backward pass computes again instead of keeping it."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -12,8 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import can_be_cut, can_swap_parameters
-
-PositionWise = Callable[[Tensor], Tensor]
 
 
 def check_chunk_size(chunk_size: int | None) -> None:
@@ -35,11 +33,8 @@ def must_be_called(module: nn.Module) -> bool:
 
 def cut(length: int, size: int | None) -> Iterator[slice]:
     """``size`` positions at a time, None for all of them; no positions at all are one chunk."""
-    if size is None:
-        yield slice(0, length)
-        return
-    for start in range(0, max(length, 1), size):
-        yield slice(start, min(start + size, length))
+    for start in range(0, max(length, 1), size) if size is not None else (0,):
+        yield slice(start, length if size is None else min(start + size, length))
 
 
 def take(sequence: Tensor, chunk: slice, dim: int) -> Tensor:
@@ -52,39 +47,28 @@ def chunk_padding(padding: Padding | None, chunk: slice) -> Padding | None:
     return None if padding is None else Padding(padding.mask[:, chunk], in_order=True)
 
 
-class Gathered:
-    """A sequence of ``length`` positions in dimension ``dim``, gathered chunk by chunk.
+def gather(
+    parts: Iterable[tuple[slice, Sequence[Tensor]]], length: int, dim: int, buffers: Sequence[Tensor] = ()
+) -> list[Tensor]:
+    """The sequences of ``length`` positions whose chunks ``parts`` yields, each chunk of all of them at once.
 
-    It is written into ``buffer`` where that has its dtype, and otherwise into a new tensor.
+    The first are written into ``buffers`` of their dtype, the others into new tensors.
     """
-
-    def __init__(self, length: int, dim: int, buffer: Tensor | None = None) -> None:
-        self.length, self.dim = length, dim
-        self._output = buffer
-        self._overwrites = buffer is not None
-
-    def is_whole(self, chunk: slice) -> bool:
-        """Whether ``chunk`` is all of it."""
-        return bool(chunk.stop - chunk.start == self.length)
-
-    def write(self, chunk: slice, part: Tensor) -> None:
-        """Put ``part`` where ``chunk`` says."""
-        if self.is_whole(chunk) and not self._overwrites:
-            self._output = part
-            return
-        if self._output is None or self._output.dtype != part.dtype:
-            shape = [self.length if axis == self.dim else size for axis, size in enumerate(part.shape)]
-            self._output = part.new_empty(shape)
-        take(self._output, chunk, self.dim).copy_(part)
-
-    def sequence(self) -> Tensor:
-        """The whole, once every chunk is written."""
-        assert self._output is not None
-        return self._output
+    outputs = list(buffers)
+    for chunk, tensors in parts:
+        for number, part in enumerate(tensors):
+            if number == len(outputs) or outputs[number].dtype != part.dtype:
+                whole = part if part.shape[dim] == length else None
+                sizes = [length if axis == dim else size for axis, size in enumerate(part.shape)]
+                outputs[number : number + 1] = [part.new_empty(sizes) if whole is None else whole]
+            if outputs[number] is not part:
+                take(outputs[number], chunk, dim).copy_(part)
+        del tensors, part  # so that the next chunk is computed in the same memory
+    return outputs
 
 
 def map_chunks(
-    function: PositionWise,
+    function: Callable[[Tensor], Tensor],
     owner: nn.Module,
     sequence: Tensor,
     chunk_size: int | None,
@@ -97,17 +81,15 @@ def map_chunks(
     With gradients a chunk keeps only its input and is computed again in the backward pass. Without, ``overwrite``
     lets the result take the place of ``sequence``.
     """
-    length = sequence.shape[dim]
     if chunk_size is None or not can_be_cut():
         return function(sequence)
+    length, chunks = sequence.shape[dim], cut(sequence.shape[dim], chunk_size)
     if torch.is_grad_enabled():
         again = computed_again(function, owner)
-        results = [again(take(sequence, chunk, dim)) for chunk in cut(length, chunk_size)]
+        results = [again(take(sequence, chunk, dim)) for chunk in chunks]
         return results[0] if len(results) == 1 else torch.cat(results, dim)
-    output = Gathered(length, dim, sequence if overwrite else None)
-    for chunk in cut(length, chunk_size):
-        output.write(chunk, function(take(sequence, chunk, dim)))
-    return output.sequence()
+    parts = ((chunk, [function(take(sequence, chunk, dim))]) for chunk in chunks)
+    return gather(parts, length, dim, [sequence] if overwrite else [])[0]
 
 
 class Parameters:
@@ -132,9 +114,12 @@ class Parameters:
                 raise RuntimeError(
                     f"{name} of a layer that is computed again has been modified by an inplace operation"
                 )
+        plain = (Tensor, nn.Parameter)
         for tensors, name, then, _ in self._held:
             now = tensors[name]
-            if now is not then and _takes_the_place_of(then, now):
+            # One that has been sharded since, or made whole, stays: FSDP sees to it.
+            is_plain = type(then) in plain and type(now) in plain
+            if now is not then and is_plain and then.shape == now.shape:
                 self._lent.append((tensors, name, now))
                 tensors[name] = then
 
@@ -147,17 +132,9 @@ class Parameters:
 def computed_again(function: Callable[..., Any], owner: nn.Module) -> Callable[..., Any]:
     """``function``, which keeps only its inputs for the backward pass, and is computed again there.
 
-    Args:
-        function: reads only its arguments, and parameters and buffers of ``owner``.
-        owner: a module.
+    It reads only its arguments, and parameters and buffers of ``owner``.
     """
     if not can_swap_parameters():
         return partial(checkpoint, function, use_reentrant=False)
     parameters = Parameters(owner)
     return partial(checkpoint, function, use_reentrant=False, context_fn=lambda: (nullcontext(), parameters))
-
-
-def _takes_the_place_of(then: Tensor, now: Tensor | None) -> bool:
-    """False where a parameter was sharded and now is whole, or the other way round."""
-    plain = (Tensor, nn.Parameter)
-    return now is not None and type(then) in plain and type(now) in plain and then.shape == now.shape

@@ -12,7 +12,7 @@ from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAtte
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
 from torch_linformer.nn.chunks import must_be_called
-from torch_linformer.nn.layer import Attend, TransformerLayer
+from torch_linformer.nn.layer import Attend, Stack, TransformerLayer, plan_layers
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import (
     AttentionConfig,
@@ -25,7 +25,6 @@ from torch_linformer.nn.options import (
     default_k,
 )
 from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
-from torch_linformer.nn.stack import Stack, plan_layers
 
 OF_TARGET = ("window", "rotary_dim")  # options of the self-attention
 OF_MEMORY = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")
@@ -36,27 +35,13 @@ def _attentions_of(config: LayerConfig, options: Mapping[str, Any]) -> tuple[Att
     for name in ("causal", "slot_bias"):
         if name in options:
             raise TypeError(f"a decoder layer takes no {name}: its self-attention is causal, its memory is read whole")
-    target = {name: value for name, value in config.attention.items() if name not in (*OF_MEMORY, "causal")}
+    target = {name: value for name, value in config.attention.items() if name not in OF_MEMORY}
     memory = {name: value for name, value in config.attention.items() if name not in OF_TARGET}
-    return AttentionConfig(**target, causal=True), AttentionConfig(**memory)
-
-
-def _check_causal_mask(mask: Tensor | None, is_causal: bool | None, length: int) -> None:
-    """Raise ``ValueError`` for a mask of the target that is not the causal one."""
-    if mask is None or is_causal:
-        return
-    hidden = mask if mask.dtype == torch.bool else mask <= LOWEST
-    expected = torch.ones(length, length, dtype=torch.bool, device=mask.device).triu(1)
-    causal = mask.shape == expected.shape and torch.equal(hidden, expected)
-    if not causal or (mask.dtype != torch.bool and mask.masked_fill(hidden, 0).any()):
-        raise ValueError(
-            f"tgt_mask of shape {tuple(mask.shape)} is not the causal mask of {length} positions, and no other can be "
-            "applied: leave it out (the decoder is causal in any case), and use tgt_key_padding_mask for padding"
-        )
+    return AttentionConfig(**{**target, "causal": True}), AttentionConfig(**memory)
 
 
 def _memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:
-    """Slots of a memory where the target has ``k``; raises ``ValueError`` for a number that does not fit."""
+    """Slots of a memory where the target has ``k``."""
     slots = min(k, memory_len) if memory_k is None else memory_k
     check_k(slots, memory_len, name="memory_k", limit="memory_len")
     return slots
@@ -128,7 +113,17 @@ class DecoderLayer(TransformerLayer):
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``memory_len``.
         """
-        _check_causal_mask(tgt_mask, tgt_is_causal, tgt.shape[self.sequence_dim(tgt)])
+        if tgt_mask is not None and not tgt_is_causal:
+            length = tgt.shape[self.sequence_dim(tgt)]
+            hidden = tgt_mask if tgt_mask.dtype == torch.bool else tgt_mask <= LOWEST
+            causal = torch.ones(length, length, dtype=torch.bool, device=tgt_mask.device).triu(1)
+            is_causal = hidden.shape == causal.shape and torch.equal(hidden, causal)
+            if not is_causal or (tgt_mask.dtype != torch.bool and tgt_mask.masked_fill(hidden, 0).any()):
+                raise ValueError(
+                    f"tgt_mask of shape {tuple(tgt_mask.shape)} is not the causal mask of {length} positions, and no "
+                    "other can be applied: leave it out (the decoder is causal in any case), and use "
+                    "tgt_key_padding_mask for padding"
+                )
         if memory_mask is not None or memory_is_causal:
             raise ValueError(
                 "the memory is read whole: memory_mask must be None and memory_is_causal False; use "

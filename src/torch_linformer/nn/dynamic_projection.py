@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +41,7 @@ class DynamicProjection(nn.Module):
     """
 
     projection = "dynamic"
+    chunk_multiple = 1
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class DynamicProjection(nn.Module):
         super().__init__()
         check_k(k, max_len)
         self.max_len, self.k, self.num_heads = max_len, k, num_heads
+        self.slots_of_position, self.commutes_with_channels = k, num_heads is None  # as of a SequenceProjection
         heads = () if num_heads is None else (num_heads,)
         self.weight = nn.Parameter(torch.empty(*heads, k, width, device=device, dtype=dtype))
         self.shift = nn.Parameter(torch.empty(k, device=device, dtype=dtype))
@@ -67,28 +68,9 @@ class DynamicProjection(nn.Module):
         nn.init.zeros_(self.shift)
         nn.init.zeros_(self.log_steepness)
 
-    @property
-    def commutes_with_channels(self) -> bool:
-        """True where projecting the sequence first and the channels after gives the same slots."""
-        return self.num_heads is None
-
-    @property
-    def chunk_multiple(self) -> int:
-        """Positions at whose multiples a sequence may be cut into chunks."""
-        return 1
-
-    @property
-    def slots_of_position(self) -> int:
-        """Slots that one position enters."""
-        return self.k
-
     def reached(self, length: int) -> int:
         """Slots that a sequence of ``length`` positions fills: all."""
         return self.k
-
-    @property
-    def prior(self) -> SegmentPrior:
-        return SegmentPrior(self.shift, self.log_steepness)
 
     def forward(
         self,
@@ -112,23 +94,25 @@ class DynamicProjection(nn.Module):
             ``(B, K, C)`` or ``(B, H, K, D)`` for each sequence.
         """
         check_length(length_of(scored, padding), self.max_len)
-        mask = mask_of(padding)
         tokens = real_tokens(scored, padding) if tokens is None else tokens
-        heads, first = [self._heads(x) for x in (scored, *pooled)], start_of(padding) if chunk is None else chunk.start
-        part = pool(self.weight, self.prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask)
+        first = start_of(padding) if chunk is None else chunk.start
+        prior, heads = SegmentPrior(self.shift, self.log_steepness), [self._heads(x) for x in (scored, *pooled)]
+        part = pool(self.weight, prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask_of(padding))
         if padding is not None and padding.collective is not None:
             part = part.whole_rows(padding.collective)
         return part if chunk is not None else self.slots_like(part, pooled)
 
-    def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:
-        """:meth:`forward` of whole sequences."""
-        return cast("list[Tensor]", self(scored, pooled, padding))
-
-    def slots_of_chunk(
-        self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None, chunk: slice, tokens: Tensor
-    ) -> Pooled:
-        """As :meth:`SequenceProjection.slots_of_chunk`, to be joined with those of the other chunks."""
-        return cast(Pooled, self(scored, pooled, padding, chunk=chunk, tokens=tokens))
+    def slots_of(
+        self,
+        scored: Tensor,
+        pooled: Sequence[Tensor],
+        padding: Padding | None = None,
+        chunk: slice | None = None,
+        tokens: Tensor | None = None,
+    ) -> list[Tensor] | Pooled:
+        """:meth:`forward`, by a call; as :meth:`SequenceProjection.slots_of`."""
+        slots: list[Tensor] | Pooled = self(scored, pooled, padding, chunk=chunk, tokens=tokens)
+        return slots
 
     def join(self, slots: Pooled | None, added: Pooled) -> Pooled:
         return added if slots is None else slots.joined(added)
@@ -154,15 +138,15 @@ class DynamicProjection(nn.Module):
             if self.num_heads is None:
                 slots_BHKX = slots_BHKX.squeeze(1)
                 if sequence.dim() == 4:
-                    heads, width = sequence.shape[1], sequence.shape[3]
-                    slots_BHKX = slots_BHKX.view(*slots_BHKX.shape[:2], heads, width).transpose(1, 2)
+                    slots_BHKX = torch.unflatten(slots_BHKX, -1, (sequence.shape[1], -1)).transpose(1, 2)
             slots.append(slots_BHKX.to(sequence.dtype))
         return slots
 
     def matrix(self, scored: Tensor, padding: Padding | None = None) -> Tensor:
         """P for M positions, ``(B, H or 1, M, K)``."""
-        mask, tokens = mask_of(padding), real_tokens(scored, padding)
-        return pooling_weights(self.weight, self.prior, self._heads(scored), tokens, mask).transpose(-2, -1)
+        prior, tokens = SegmentPrior(self.shift, self.log_steepness), real_tokens(scored, padding)
+        weights = pooling_weights(self.weight, prior, self._heads(scored), tokens, mask_of(padding))
+        return weights.transpose(-2, -1)
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where :meth:`resize_max_len` would."""
@@ -206,13 +190,8 @@ class CausalProjection(nn.Module):
 
     Slot j collects the tokens whose keys k point along its address :math:`u_j`, and forgets them over
     :math:`e^{\theta_j}` tokens; c is 8. Nothing depends on a position's number: there is no longest sequence. Every
-    head has addresses and time scales of its own, which keys and values share.
-
-    Args:
-        k: slots K.
-        num_heads: heads H.
-        head_dim: width D of a key.
-        longest: longest time scale at first, in tokens; the others lie between it and 16, evenly in their logarithm.
+    head has addresses and time scales of its own, which keys and values share. At first the scales lie between 16 and
+    ``longest`` tokens, evenly in their logarithm.
 
     Parameters: ``address`` u ``(H, D, K)``, drawn from N(0, 1 / D); ``log_time`` θ ``(H, K)``; ``score_bias``
     ``(H, K)``, added to the scores of the slots: −2 at first, so that a young model is led by what is near.

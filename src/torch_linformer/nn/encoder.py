@@ -7,17 +7,15 @@ from typing import Any, Literal, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import can_reverse, compiles_training, disable_dynamo, runs_in_chunks
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.chunks import has_hooks
-from torch_linformer.nn.layer import Attend, SelfAttentionLayer
+from torch_linformer.nn.chunks import Parameters, has_hooks
+from torch_linformer.nn.layer import Attend, SelfAttentionLayer, Stack, plan_layers
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import LayerConfig, LayerOptions, StackConfig, StackOptions
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.reversible import Reversal, ReversibleEncoderLayer
-from torch_linformer.nn.stack import Stack, plan_layers
 
 
 class EncoderLayer(SelfAttentionLayer):
@@ -121,10 +119,7 @@ class LinformerEncoderLayer(EncoderLayer):
 class Encoder(Stack):
     """A stack of :class:`EncoderLayer`, or with ``activation_memory="reversible"`` of :class:`ReversibleEncoderLayer`.
 
-    Args as in :class:`Stack`.
-
-    Raises:
-        ValueError: for layers of the other kind.
+    Takes what :class:`Stack` takes; raises ``ValueError`` for layers of the other kind.
     """
 
     def __init__(self, layers: Iterable[SelfAttentionLayer], *args: Any, **options: Any) -> None:
@@ -150,9 +145,14 @@ class Encoder(Stack):
         ``need_layers`` is for hooks that keep what the layers return: nothing is written over it. With
         ``need_weights``, and with ``pasts``, a reversible stack keeps the activations of its layers.
         """
+        layers = [cast(SelfAttentionLayer, layer) for layer in self.layers]
+        padding = None
+        if src_key_padding_mask is not None and layers:  # read once for all layers
+            ordered = any(layer.self_attn.context.is_ordered for layer in layers)
+            padding = read_padding(src_key_padding_mask, layers[0].self_attn.to_batch_first(src), ordered=ordered)
         options: dict[str, Any] = {
             "src_mask": mask,
-            "src_key_padding_mask": self._read_padding(src, src_key_padding_mask),
+            "src_key_padding_mask": padding,
             "is_causal": is_causal,
             "shared_projection": self.shared_projection,
             "need_weights": need_weights,
@@ -162,23 +162,13 @@ class Encoder(Stack):
         if self.activation_memory == "reversible":
             run = self._run_streams_uncompiled if self.training and compiles_training() else self._run_streams
             return self.finish(run(src, options, pasts, ours), ours)
-        padding = options["src_key_padding_mask"]
-        if padding is not None:  # cleaned here for all layers
-            first = cast(SelfAttentionLayer, next(self.each_layer()))
-            src = src if first.can_chunk(padding, mask, is_causal, need_weights) else first.clean(src, padding)
+        if padding is not None and not layers[0].can_chunk(padding, mask, is_causal, need_weights):
+            src = layers[0].clean(src, padding)  # here for all layers
         overwrite = overwrite and ours
         for call, past in self.calls(pasts):
             src = call(src, overwrite=overwrite, past=past, **options)
             overwrite = ours
         return self.finish(src, overwrite)
-
-    def _read_padding(self, src: Tensor, key_padding_mask: KeyPaddingMask) -> Padding | None:
-        """The padding, read once for all layers."""
-        attentions = [layer.self_attn for layer in self.each_layer()]
-        if key_padding_mask is None or not attentions:
-            return None
-        ordered = any(attention.context.is_ordered for attention in attentions)
-        return read_padding(key_padding_mask, attentions[0].to_batch_first(src), ordered=ordered)
 
     def _run_streams(
         self, src: Tensor, options: dict[str, Any], pasts: Sequence[Past] | None, overwrite: bool
@@ -187,11 +177,12 @@ class Encoder(Stack):
         first = second = next(self.each_layer()).clean(src, options["src_key_padding_mask"])
         # What is computed again would record its weights, and add to its past, a second time.
         once = options["need_weights"] or pasts is not None
-        reversal = Reversal(self) if can_reverse() and not once else None
+        reversal = Reversal(Parameters(self)) if can_reverse() and not once else None
         for index, (call, past) in enumerate(self.calls(pasts)):
             if reversal is not None:
                 # Past transformers' own switch: a checkpoint would keep the streams before each layer.
                 call = partial(nn.Module.__call__, call)
+                reversal = reversal if reversal.leads_to(first, second) else Reversal(reversal.parameters)
             src, first, second = call(
                 first, second, overwrite=overwrite and index > 0, past=past, reversal=reversal, **options
             )

@@ -1,19 +1,29 @@
-"""A transformer layer: residual branches, each an attention or the feed-forward, whatever their number."""
+"""Transformer layers and stacks of them: what encoders and decoders share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.choices import ActivationMemory
 from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
 from torch_linformer.functional.pytorch import runs_in_chunks
-from torch_linformer.nn.attention.attention import Attention
-from torch_linformer.nn.attention.keys_and_values import Past
-from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.chunks import Gathered, check_chunk_size, chunk_padding, cut, map_chunks, must_be_called
+from torch_linformer.nn.attention import Attention, Past
+from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.attention.slot_maps import SequenceMap, build_map, resize_maps
+from torch_linformer.nn.chunks import (
+    check_chunk_size,
+    chunk_padding,
+    computed_again,
+    cut,
+    gather,
+    map_chunks,
+    must_be_called,
+)
 from torch_linformer.nn.linear import Activation, resolve_activation, run_activated, run_linear
+from torch_linformer.nn.options import AttentionConfig, check_activation_memory, default_k
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 Attend = Callable[[Tensor], tuple[Tensor, Tensor | None]]
@@ -23,17 +33,8 @@ class TransformerLayer(nn.Module):
     """Attentions and a feed-forward, each with dropout, a residual connection and a layer norm.
 
     Parameters are named as in the layers of ``torch.nn``: ``norm1`` and ``dropout1`` belong to the first branch.
-
-    Args:
-        attentions: by their names, in the order of their branches; the first is the self-attention ``self_attn``.
-        dim_feedforward: width of the feed-forward, the last branch.
-        dropout: after each branch and inside the feed-forward.
-        activation: ``relu``, ``gelu``, ``silu`` or a callable.
-        layer_norm_eps: of the norms.
-        norm_first: norms before the branches (pre-norm) instead of after.
-        bias: on linear maps and norms.
-        gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``.
-        chunk_size: positions worked on at once, None for all.
+    ``attentions`` have their names, in the order of their branches; the first is the self-attention ``self_attn``. The
+    other arguments are those of :class:`~torch_linformer.nn.LinformerEncoderLayer`.
     """
 
     self_attn: Attention
@@ -84,13 +85,10 @@ class TransformerLayer(nn.Module):
 
     def norm(self, branch: int) -> nn.LayerNorm:
         """The norm of a branch, counted from 1."""
-        norm: nn.LayerNorm = getattr(self, f"norm{branch}")
-        return norm
+        return cast(nn.LayerNorm, getattr(self, f"norm{branch}"))
 
     def drop(self, branch: int, added: Tensor) -> Tensor:
-        """The dropout of a branch."""
-        dropped: Tensor = getattr(self, f"dropout{branch}")(added)
-        return dropped
+        return cast(Tensor, getattr(self, f"dropout{branch}")(added))
 
     def run(self, x: Tensor, attends: Sequence[Attend]) -> Tensor:
         """Every branch after the other; ``attends`` are the attentions, given what they attend to.
@@ -142,16 +140,17 @@ class TransformerLayer(nn.Module):
             norm = self.norm(1) if self.norm_first else None
             context = attention.compress_chunks(sequences[-1], trailing, size, norm, shared_projection)
             attend = partial(attention, key=context, past=past)
-        outputs = [Gathered(length, 1, x if overwrite else None) for x in sequences]
-        for chunk in cut(length, size):
-            mask = chunk_padding(trailing, chunk)
-            parts = [zero_padding(x[:, chunk], mask_of(mask)) for x in sequences]
-            place: dict[str, Any] = {"key_padding_mask": mask} if attention.causal else {"start": chunk.start}
-            results = run(partial(attend, **place), *(attention.from_batch_first(x, unbatched=False) for x in parts))
-            outputs += [Gathered(length, 1) for _ in results[len(outputs) :]]
-            for output, result in zip(outputs, results, strict=True):
-                output.write(chunk, attention.to_batch_first(result))
-        whole = (x.sequence() if padding is None else padding.restore(x.sequence()) for x in outputs)
+
+        def parts() -> Iterator[tuple[slice, list[Tensor]]]:
+            for chunk in cut(length, size):
+                mask = chunk_padding(trailing, chunk)
+                place: dict[str, Any] = {"key_padding_mask": mask} if attention.causal else {"start": chunk.start}
+                read = (zero_padding(x[:, chunk], mask_of(mask)) for x in sequences)
+                results = run(partial(attend, **place), *(attention.from_batch_first(x, unbatched=False) for x in read))
+                yield chunk, [attention.to_batch_first(x) for x in results]
+
+        outputs = gather(parts(), length, 1, sequences if overwrite else [])
+        whole = (x if padding is None else padding.restore(x) for x in outputs)
         return [attention.from_batch_first(x, unbatched=streams[0].dim() == 2) for x in whole]
 
     def read_padding(self, x: Tensor, key_padding_mask: KeyPaddingMask) -> Padding | None:
@@ -171,11 +170,7 @@ class TransformerLayer(nn.Module):
 
 
 class SelfAttentionLayer(TransformerLayer):
-    """Self-attention and feed-forward: the two branches of an encoder layer, however they are coupled.
-
-    Takes any attention of this package, then the arguments of :class:`TransformerLayer`; parameters are named as in
-    ``torch.nn.TransformerEncoderLayer``.
-    """
+    """Self-attention, any of this package, and feed-forward: the branches of an encoder layer, however coupled."""
 
     def __init__(self, self_attn: Attention, *layout: Any, **options: Any) -> None:
         super().__init__({"self_attn": self_attn}, *layout, **options)
@@ -211,3 +206,101 @@ class SelfAttentionLayer(TransformerLayer):
             shared_projection=shared_projection,
             past=past,
         )
+
+
+class Stack(nn.Module):
+    """Layers, a final norm if there is one, and the map to slots that the layers share if they share one.
+
+    ``chunk_size`` is that of the final norm in inference; the layers have their own.
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[TransformerLayer],
+        norm: nn.LayerNorm | None = None,
+        shared_projection: SequenceMap | None = None,
+        *,
+        activation_memory: ActivationMemory = "none",
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.shared_projection = shared_projection
+        self.activation_memory, self.chunk_size = activation_memory, chunk_size
+        check_chunk_size(chunk_size)
+        check_activation_memory(activation_memory, all(layer.norm_first for layer in self.each_layer()))
+
+    def each_layer(self) -> Iterator[TransformerLayer]:
+        return (cast(TransformerLayer, layer) for layer in self.layers)
+
+    def reset_parameters(self) -> None:
+        for module in (*self.each_layer(), self.norm, self.shared_projection):
+            if module is not None:
+                module.reset_parameters()
+
+    def calls(self, pasts: Sequence[Past] | None) -> Iterator[tuple[Callable[..., Any], Past | None]]:
+        """What to call for each layer, itself or its checkpoint, and its past."""
+        each_past = [None] * len(self.layers) if pasts is None else pasts
+        if len(each_past) != len(self.layers):
+            raise ValueError(f"pasts must be one Past a layer, {len(self.layers)} in all, got {len(each_past)}")
+        # A layer that is computed again would find its past brought up to date already.
+        again = self.activation_memory == "checkpoint" and torch.is_grad_enabled() and pasts is None
+        for layer, past in zip(self.layers, each_past, strict=True):
+            # Transformers' own switch makes the layer do the same by itself: once is enough.
+            switched = getattr(layer, "gradient_checkpointing", False) and layer.training
+            yield computed_again(layer, self) if again and not switched else layer, past
+
+    def finish(self, x: Tensor, overwrite: bool = False) -> Tensor:
+        """The final norm, if there is one."""
+        if self.norm is None:
+            return x
+        if len(self.layers) == 0 or not runs_in_chunks(self.chunk_size):
+            return cast(Tensor, self.norm(x))
+        dim = next(self.each_layer()).sequence_dim(x)
+        return map_chunks(self.norm, self, x, self.chunk_size, dim, overwrite=overwrite)
+
+
+class LayerPlan(NamedTuple):
+    """What the attentions of a stack are built with."""
+
+    k: list[int]  # slots of each layer
+    options: dict[str, Any]  # of each attention
+    shared_projection: SequenceMap | None  # which the stack owns; None if each attention has its own
+
+
+def plan_layers(
+    k: int | Sequence[int] | None,
+    num_layers: int,
+    max_len: int,
+    width: int,
+    options: AttentionConfig,
+    *,
+    name: str = "k",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> LayerPlan:
+    """Share the slots of ``max_len`` positions of ``width`` channels among layers.
+
+    ``k``, called ``name`` in messages, is one number or one a layer; ``sharing="layerwise"`` takes the map out of
+    ``options``. Raises ``ValueError`` for another number of numbers, or several with ``sharing="layerwise"``.
+    """
+    options.check()
+    is_shared = options.sharing == "layerwise" and not options.causal  # which a causal attention refuses
+    k = default_k(max_len) if k is None else k
+    if isinstance(k, int):
+        k = [k] * num_layers
+    elif is_shared and len(set(k)) > 1:
+        raise ValueError(
+            f"sharing='layerwise' has one projection for all layers: {name} must be one number, got {list(k)}"
+        )
+    if len(k) != num_layers:
+        raise ValueError(f"{name} must be one number or one a layer ({num_layers}), got {len(k)} numbers")
+    if not is_shared:
+        return LayerPlan(list(k), options.attention, None)
+    map_options: dict[str, Any] = {"projection": options.projection, "length_scaling": options.length_scaling}
+    # The others are for the attentions to check, which do not know the map that they are given.
+    SlotContext.check_options(AttentionConfig(**map_options, sharing="layerwise", slot_mass=options.slot_mass))
+    without_map = {"projection": None, "sharing": AttentionConfig.sharing, "length_scaling": True}
+    shared = build_map(max_len, k[0], width, **map_options, device=device, dtype=dtype) if any(k) else None
+    return LayerPlan(list(k), {**options.attention, **without_map}, shared)

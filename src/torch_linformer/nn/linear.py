@@ -1,7 +1,7 @@
 """The linear maps of the modules and the nonlinearity after them, by the faster library where nobody listens."""
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,7 @@ def run_linear(module: nn.Module, x: Tensor) -> Tensor:
     What these put in its place, and a map that somebody listens to, is called as it is.
     """
     if x.device.type == "cpu" and _is_plain(module):
-        plain = cast(nn.Linear, module)
-        return linear(x, plain.weight, plain.bias)
+        return linear(x, module.weight, module.bias)
     output: Tensor = module(x)
     return output
 
@@ -40,8 +39,7 @@ def run_linear(module: nn.Module, x: Tensor) -> Tensor:
 def run_activated(activation: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> Tensor:
     """``activation(module(x))``, as :func:`run_linear`."""
     if x.device.type == "cpu" and _is_plain(module):
-        plain = cast(nn.Linear, module)
-        return activated_linear(activation, x, plain.weight, plain.bias)
+        return activated_linear(activation, x, module.weight, module.bias)
     return activation(run_linear(module, x))
 
 
@@ -51,20 +49,16 @@ def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], ma
     A mass ``(B or 1, K)`` is what the weights of each slot add up to. Maps of the same sizes are one product: on a GPU
     fewer kernels are launched, on a CPU it makes no difference or takes up to a tenth longer (docs/log.md).
     """
-    stacked = all(map(_can_be_stacked, modules))
-    if not stacked or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
+    # Quantized weights are tensors of a kind of their own, which know how to be a linear map and little else.
+    ordinary = all(_is_plain(module) and type(module.weight) in (Tensor, nn.Parameter) for module in modules)
+    biases = [module.bias for module in modules if module.bias is not None]
+    is_one = ordinary and len(biases) == len(modules)
+    if not is_one or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
         return [_run_linear_on_sums(*call) for call in zip(modules, sums, masses, strict=True)]
     # The bias is the column that the mass, a channel more, is multiplied by.
-    maps = _side_by_side([(module.weight, cast(Tensor, module.bias)) for module in modules])
+    maps = _side_by_side([(module.weight, bias) for module, bias in zip(modules, biases, strict=True)])
     mapped = torch.bmm(_side_by_side(list(zip(sums, masses, strict=True))), maps.transpose(-2, -1))
     return list(torch.unflatten(mapped, 1, sums[0].shape[:2]))
-
-
-def _can_be_stacked(module: nn.Linear) -> bool:
-    """Whether its weight and its bias are there, and say all."""
-    # Quantized weights are tensors of a kind of their own, which know how to be a linear map and little else.
-    ordinary = type(module.weight) in (Tensor, nn.Parameter)
-    return ordinary and module.bias is not None and _is_plain(module)
 
 
 def _side_by_side(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -95,7 +89,7 @@ def _run_linear_on_sums(module: nn.Linear, sums: Tensor, mass: Tensor) -> Tensor
     return mapped + (mass.unsqueeze(-1) - 1) * bias
 
 
-def _is_plain(module: nn.Module) -> bool:
+def _is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a call of it is the product with its weight, and nothing more."""
     return type(module) is nn.Linear and not does_more_than_forward(module)
 

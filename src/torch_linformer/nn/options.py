@@ -102,7 +102,6 @@ class LayerConfig(AttentionConfig):
     chunk_size: int | None = None
 
     def dropout_of_weights(self, dropout: float) -> float:
-        """On the attention weights of a layer with this ``dropout``."""
         return dropout if self.attention_dropout is None else self.attention_dropout
 
 
@@ -179,15 +178,13 @@ def check_k(
     It lies between 1 and ``longest``, which the user knows as ``limit``; slots that are running means (``causal``) may
     be more, and beside a ``window`` there may be none.
     """
-    if causal:
-        if k < 0 or longest < 1:
-            raise ValueError(f"{name} must be at least 0 and {limit} at least 1, got {k} and {longest}")
-        if k == 0 and window is None:
-            raise ValueError(f"{name}=0 leaves nothing to attend to: give window, or {name} of at least 1")
-        return
+    if causal and (k < 0 or longest < 1):
+        raise ValueError(f"{name} must be at least 0 and {limit} at least 1, got {k} and {longest}")
+    if causal and k == 0 and window is None:
+        raise ValueError(f"{name}=0 leaves nothing to attend to: give window, or {name} of at least 1")
     if longest < 1:
         raise ValueError(f"{limit} must be at least 1, got {longest}")
-    if not 1 <= k <= longest and not (k == 0 and window is not None):
+    if not causal and not 1 <= k <= longest and not (k == 0 and window is not None):
         raise ValueError(f"{name} must lie between 1 and {limit} = {longest}, got {k}")
 
 

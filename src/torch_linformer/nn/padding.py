@@ -25,20 +25,14 @@ def read_padding(key_padding_mask: KeyPaddingMask, key: Tensor, *, ordered: bool
     """
     if key_padding_mask is None or isinstance(key_padding_mask, Padding):
         return key_padding_mask
-    mask = key_padding_mask
-    if mask.is_floating_point():
-        mask = hidden_by(mask)
-    if mask.dim() == 1:
-        mask = mask.unsqueeze(0)
+    mask = hidden_by(key_padding_mask) if key_padding_mask.is_floating_point() else key_padding_mask
+    mask = mask.unsqueeze(0) if mask.dim() == 1 else mask
     check_padding_mask(mask, key.shape[0], key.shape[1])
     return Padding(mask, in_order=not ordered)
 
 
 def hidden_by(mask: Tensor) -> Tensor:
-    """Bool: where a float mask hides; it must be 0 elsewhere.
-
-    On a GPU nothing waits for the answer: other numbers end in its assertion, as an index out of range does.
-    """
+    """Bool: where a float mask hides; it must be 0 elsewhere. On a GPU, which nothing waits for, that is asserted."""
     hidden = mask <= LOWEST
     message = (
         f"key_padding_mask of {mask.dtype} must be 0 at real tokens and -inf, or any number up to {LOWEST:g}, at "

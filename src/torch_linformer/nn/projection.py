@@ -22,14 +22,7 @@ from torch_linformer.functional.slots import (
     scale_to_length,
     tokens_per_window,
 )
-from torch_linformer.nn.options import (
-    DENSE,
-    PARAMETERLESS,
-    check_choice,
-    check_k,
-    check_new_length,
-    default_k,
-)
+from torch_linformer.nn.options import DENSE, PARAMETERLESS, check_choice, check_k, check_new_length, default_k
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 
@@ -91,32 +84,19 @@ class SequenceProjection(nn.Module):
         self.max_len, self.k, self.projection = max_len, k, projection
         self.num_heads = None if projection in PARAMETERLESS else num_heads
         self.length_scaling = length_scaling
+        # Projecting the sequence first and the channels after gives the same slots.
+        self.commutes_with_channels = projection != "max" and self.num_heads is None
+        self.slots_of_position = k if projection in DENSE else 1  # that one position enters
         if projection in PARAMETERLESS:
             self.register_parameter("weight", None)
         else:
-            weight = torch.empty(self._weight_shape(), device=device, dtype=dtype)
-            self._set_weight(weight)
+            self._set_weight(torch.empty(self._weight_shape(), device=device, dtype=dtype))
         self.reset_parameters()
 
     @property
     def window(self) -> int:
         """Positions a slot looks at, w = ⌈max_len / K⌉, for ``conv``, ``mean`` and ``max``."""
         return -(-self.max_len // self.k)
-
-    @property
-    def commutes_with_channels(self) -> bool:
-        """True where projecting the sequence first and the channels after gives the same slots."""
-        return self.projection != "max" and self.num_heads is None
-
-    def reset_parameters(self) -> None:
-        if self.weight is not None:
-            with torch.no_grad():
-                self.weight.normal_(0.0, self.init_std)
-
-    @property
-    def init_std(self) -> float:
-        """Standard deviation E or g is drawn with."""
-        return 1 / math.sqrt(self._span)
 
     @property
     def _span(self) -> int:
@@ -129,9 +109,14 @@ class SequenceProjection(nn.Module):
         return 1 if self.projection in DENSE else self.window
 
     @property
-    def slots_of_position(self) -> int:
-        """Slots that one position enters."""
-        return self.k if self.projection in DENSE else 1
+    def init_std(self) -> float:
+        """Standard deviation E or g is drawn with."""
+        return 1 / math.sqrt(self._span)
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            with torch.no_grad():
+                self.weight.normal_(0.0, self.init_std)
 
     def forward(
         self,
@@ -156,7 +141,10 @@ class SequenceProjection(nn.Module):
             if self.projection == "mean" and not isinstance(key_padding_mask, Padding):
                 sequence = zero_padding(sequence, mask_of(padding))  # who has read the mask has cleaned what it masks
             num_slots = self.k if all_slots else self.reached(length)
-            return self._slots_of_windows(sequence, num_slots, padding)
+            if self.weight is not None:
+                return convolve_windows(sequence, self.weight, num_slots, padding)
+            pool = average_windows if self.projection == "mean" else max_windows
+            return pool(sequence, self.window, num_slots, padding)
         sequence = zero_padding(sequence, mask_of(padding))
         if chunk is not None:
             return compress(sequence, self.matrix[..., chunk, :], padding, length_scaling=False)
@@ -175,11 +163,20 @@ class SequenceProjection(nn.Module):
         mass: Tensor = self(ones, padding, all_slots=False)
         return mass.squeeze(-1)
 
-    def slots_of_chunk(
-        self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None, chunk: slice, tokens: Tensor
+    def slots_of(
+        self,
+        scored: Tensor,
+        pooled: Sequence[Tensor],
+        padding: Padding | None = None,
+        chunk: slice | None = None,
+        tokens: Tensor | None = None,
     ) -> list[Tensor]:
-        """:meth:`slots_of` the positions of a chunk, real tokens first, of which longer sequences have ``tokens``."""
-        return [self(x, padding, all_slots=False, chunk=chunk) for x in pooled]
+        """The slots that each sequence in ``pooled`` reaches; the others are for maps that depend on the input.
+
+        Those of a ``chunk`` of longer sequences, real tokens first, are parts to :meth:`join`, whose :meth:`total` are
+        the slots.
+        """
+        return [self(sequence, padding, all_slots=False, chunk=chunk) for sequence in pooled]
 
     def join(self, slots: list[Tensor] | None, added: list[Tensor]) -> list[Tensor]:
         """The slots of the chunks so far and of the next one: sums of dense maps, and windows in their order."""
@@ -192,14 +189,10 @@ class SequenceProjection(nn.Module):
     def total(
         self, slots: list[Tensor], last: list[Tensor], pooled: list[Tensor], length: int, padding: Padding | None
     ) -> list[Tensor]:
-        """The slots of whole sequences, from those of all chunks, in the dtype of the ``last`` one's."""
+        """The slots of whole sequences of ``length``, in the dtype of the ``last`` chunk's."""
         if self.projection in DENSE and self.length_scaling:
             slots = [scale_to_length(x, self.max_len, length, padding) for x in slots]
         return [x.to(like.dtype) for x, like in zip(slots, last, strict=True)]
-
-    def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:
-        """The slots that each sequence in ``pooled`` reaches; ``scored`` is for maps that depend on the input."""
-        return [self(sequence, padding, all_slots=False) for sequence in pooled]
 
     def tokens_of_slots(self, sequence: Tensor, padding: Padding | None) -> Tensor:
         """Real tokens that the slots which ``sequence`` reaches stand for, ``(B or 1, K)``."""
@@ -209,15 +202,6 @@ class SequenceProjection(nn.Module):
             )
         num_slots = self.reached(length_of(sequence, padding))
         return tokens_per_window(padding, self.window, num_slots, sequence.shape[-2], sequence.device, 0)
-
-    def _slots_of_windows(self, sequence: Tensor, num_slots: int, padding: Padding | None) -> Tensor:
-        """The first ``num_slots`` windows."""
-        if self.projection == "mean":
-            return average_windows(sequence, self.window, num_slots, padding)
-        if self.projection == "max":
-            return max_windows(sequence, self.window, num_slots, padding)
-        assert self.weight is not None
-        return convolve_windows(sequence, self.weight, num_slots, padding)
 
     def reached(self, length: int) -> int:
         """Slots that a sequence of ``length`` positions fills, the first ones; the others are empty."""

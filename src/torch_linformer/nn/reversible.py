@@ -11,12 +11,12 @@ The graph is autograd's own, and every parameter a leaf of it; what is not kept 
 The first node of a branch that asks for one in the backward pass has the branch computed again from its input.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
@@ -30,13 +30,7 @@ Branch = Callable[[Tensor], Tensor]
 Streams = tuple[Tensor, Tensor]
 
 
-def stream_of(src: Tensor) -> Tensor:
-    """``src`` in no less than float32: in half precision x + y − y is not x, and gradients were 5 times as wrong."""
-    return src.to(torch.promote_types(src.dtype, torch.float32))
-
-
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """A branch that read a chunk of one stream, and was added to that chunk of the other, number ``to``."""
 
     branch: Branch
@@ -44,16 +38,20 @@ class _Step:
     chunk: slice
     needs_grad: bool
     conditions: Callable[[], AbstractContextManager[None]]
-    saved: list[tuple[torch.Size, torch.dtype]] = field(default_factory=list)
+    saved: list[tuple[torch.Size, torch.dtype]]
 
 
-class _Stretch:
-    """Layers that follow one another: the steps they took, the streams they led to, and the way back."""
+class Reversal:
+    """A forward pass through reversible layers that follow one another, of which only the last streams are kept.
 
-    def __init__(self, parameters: Parameters, dim: int) -> None:
-        self.parameters, self.dim = parameters, dim
+    The backward pass runs each branch once more, with the random numbers, the autocast and the ``parameters`` of the
+    forward pass.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters, self.dim = parameters, 0
         self.steps: list[_Step] = []
-        self.ends: list[Tensor] = []
+        self.ends: list[Tensor] = []  # the streams after the last step, and their versions
         self.versions: list[int] = []
         # On the way back: the last step undone, the streams before it, chunks of the next ones, and what it saved.
         self.undone = 0
@@ -66,22 +64,27 @@ class _Stretch:
         """Whether nobody has written into the streams it led to."""
         return [end._version for end in self.ends] == self.versions
 
-    def run(self, streams: Streams, f: Branch, g: Branch, chunk_size: int | None) -> Streams:
-        """The streams after one more layer, whose second branch takes ``chunk_size`` positions at once."""
+    def leads_to(self, *streams: Tensor) -> bool:
+        """Whether these are the streams that it led to, and not others that a hook has put in their place."""
+        views = [[(x.data_ptr(), x.shape, x.stride()) for x in pair] for pair in (streams, self.ends)]
+        return not self.steps or (self.is_unchanged and views[0] == views[1])
+
+    def run(self, streams: Streams, f: Branch, g: Branch, chunk_size: int | None, dim: int) -> Streams:
+        """The streams after one more layer, whose second branch takes ``chunk_size`` positions of ``dim`` at once."""
         first, second = streams
-        size = chunk_size or max(first.shape[self.dim], 1)
-        first = first + self._take_step(f, second, 0, slice(0, first.shape[self.dim]))
+        self.dim, length = dim, first.shape[dim]
+        size = chunk_size or max(length, 1)
+        first = first + self._take_step(f, second, 0, slice(0, length))
         # Not slices, each of which would have a gradient as long as the sequence.
-        chunks = zip(torch.split(first, size, self.dim), cut(first.shape[self.dim], size), strict=True)
+        chunks = zip(torch.split(first, size, dim), cut(length, size), strict=True)
         added = [self._take_step(g, x, 1, chunk) for x, chunk in chunks]
-        second = second + (added[0] if len(added) == 1 else torch.cat(added, self.dim))
+        second = second + (added[0] if len(added) == 1 else torch.cat(added, dim))
         self.ends = [first.detach(), second.detach()]
         self.versions = [end._version for end in self.ends]
         return first, second
 
     def _take_step(self, branch: Branch, x: Tensor, to: int, chunk: slice) -> Tensor:
-        step = _Step(branch, to, chunk, x.requires_grad, _conditions(x))
-        index = len(self.steps)
+        step, index = _Step(branch, to, chunk, x.requires_grad, _conditions(x), []), len(self.steps)
         self.steps.append(step)
 
         def forget(tensor: Tensor) -> tuple[int, int]:
@@ -145,30 +148,6 @@ def _conditions(x: Tensor) -> Callable[[], AbstractContextManager[None]]:
     return again
 
 
-class Reversal:
-    """One forward pass through the reversible layers of a stack, of which nothing but the last streams is kept.
-
-    The backward pass runs each branch once more, with the random numbers, the autocast and the parameters of the
-    forward pass.
-    """
-
-    def __init__(self, stack: nn.Module) -> None:
-        self._parameters = Parameters(stack)
-        self._stretch: _Stretch | None = None
-
-    def run(self, streams: Streams, f: Branch, g: Branch, chunk_size: int | None, dim: int) -> Streams:
-        """The streams after a layer, whose second branch takes ``chunk_size`` positions of dimension ``dim``."""
-        last = self._stretch
-        # A hook may have put other streams in the place of the ones a layer returned.
-        if last is None or not (last.is_unchanged and all(map(_is_same_view, streams, last.ends))):
-            last = self._stretch = _Stretch(self._parameters, dim)
-        return last.run(streams, f, g, chunk_size)
-
-
-def _is_same_view(x: Tensor, end: Tensor) -> bool:
-    return x.data_ptr() == end.data_ptr() and x.shape == end.shape and x.stride() == end.stride()
-
-
 class ReversibleEncoderLayer(SelfAttentionLayer):
     """Self-attention f and feed-forward g on two streams, norms and dropout included; ``norm_first`` must be True."""
 
@@ -187,41 +166,34 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The mean of both streams after the layer, and the streams, each ``(B, N, C)``.
 
-        Args:
-            first: a stream; so is ``second``.
-            reversal: in training: keeps nothing of this layer for the backward pass.
-
-        The others are those of :meth:`EncoderLayer.forward`.
+        With a ``reversal`` nothing of this layer is kept for the backward pass; the other arguments are those of
+        :meth:`EncoderLayer.forward`.
         """
+        dtype = self.norm(1).weight.dtype
+        # In half precision x + y − y is not x, and gradients were 5 times as wrong.
+        wide = torch.promote_types(first.dtype, torch.float32)
+
+        def couple(attend: Attend, first: Tensor, second: Tensor) -> list[Tensor]:
+            """The streams after both branches, and their mean."""
+
+            def f(x: Tensor) -> Tensor:
+                return self.drop(1, attend(self.norm(1)(x.to(dtype)))[0])
+
+            def g(x: Tensor) -> Tensor:
+                return self.feed_forward(x.to(dtype))
+
+            first, second, dim = first.to(wide), second.to(wide), self.sequence_dim(first)
+            if reversal is not None:
+                first, second = reversal.run((first, second), f, g, self.chunk_size, dim)
+            else:
+                first = first + f(second)
+                second = second + map_chunks(g, self, first, self.chunk_size, dim)
+            return [first, second, ((first + second) / 2).to(dtype)]
+
         padding = self.read_padding(first, src_key_padding_mask)
         if self.can_chunk(padding, src_mask, is_causal, need_weights):
-
-            def run(attend: Attend, first: Tensor, second: Tensor) -> Sequence[Tensor]:
-                mean, *streams = self.couple(stream_of(first), stream_of(second), attend)
-                return [*streams, mean]
-
-            first, second, mean = self.run_in_chunks([first, second], padding, run, shared_projection, past, overwrite)
-            return mean, first, second
-        attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
-        return self.couple(stream_of(first), stream_of(second), attend, reversal)
-
-    def couple(
-        self, first: Tensor, second: Tensor, attend: Attend, reversal: Reversal | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Both branches, with their dropout and norms."""
-        dtype = self.norm(1).weight.dtype
-
-        def f(x: Tensor) -> Tensor:
-            added, _ = attend(self.norm(1)(x.to(dtype)))
-            return self.drop(1, added)
-
-        def g(x: Tensor) -> Tensor:
-            return self.feed_forward(x.to(dtype))
-
-        dim = self.sequence_dim(first)
-        if reversal is None:
-            first = first + f(second)
-            second = second + map_chunks(g, self, first, self.chunk_size, dim)
+            streams = self.run_in_chunks([first, second], padding, couple, shared_projection, past, overwrite)
         else:
-            first, second = reversal.run((first, second), f, g, self.chunk_size, dim)
-        return ((first + second) / 2).to(dtype), first, second
+            attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
+            streams = couple(attend, first, second)
+        return streams[2], streams[0], streams[1]

@@ -10,7 +10,7 @@ from torch_linformer.analysis.inspection.attention_maps import attention_of_laye
 from torch_linformer.choices import Sharing
 from torch_linformer.models import LinformerModel
 from torch_linformer.nn import SequenceProjection
-from torch_linformer.nn.attention.source import Pair
+from torch_linformer.nn.attention.slot_maps import Pair
 from torch_linformer.nn.options import ONE_MAP, PER_HEAD
 
 SHARING = ("none", "headwise", "kv", "layerwise")

@@ -18,8 +18,7 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.models.row_windows import Windows
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.attention.slot_maps import SequenceMap
-from torch_linformer.nn.attention.source import Pair
+from torch_linformer.nn.attention.slot_maps import Pair, SequenceMap
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.nn.projection import SequenceProjection
 

@@ -24,7 +24,7 @@ from torch_linformer.functional.softmax import bias_at, repeat_heads
 from torch_linformer.models import LinformerConfig
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.attention.slot_maps import Pair, Source
 from torch_linformer.nn.layer import TransformerLayer
 
 _NAME = "linformer_spectrum"

@@ -1,7 +1,6 @@
 """Multi-head attention: one module (:mod:`.attention`), and what its queries attend to (:mod:`.context` and others)."""
 
-from torch_linformer.nn.attention.attention import Attention
+from torch_linformer.nn.attention.attention import CONTEXTS, Attention, FullAttention, LinformerAttention
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
-from torch_linformer.nn.attention.linformer import CONTEXTS, FullAttention, LinformerAttention
 
 __all__ = ["CONTEXTS", "Attention", "FullAttention", "KeysAndValues", "LinformerAttention", "Past"]

@@ -1,6 +1,6 @@
-"""Multi-head attention: linear maps, heads and layout of a call, whatever the queries attend to."""
+"""Multi-head attention: linear maps, heads and layout of a call, whatever the queries attend to; and its two kinds."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -8,13 +8,21 @@ from torch import Tensor, nn
 from torch_linformer.functional.cpu import queries_at_once
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots import Slots
-from torch_linformer.nn.attention.context import Call, Context
+from torch_linformer.nn.attention.causal_context import CausalFullContext, CausalSlotContext
+from torch_linformer.nn.attention.context import Attended, Call, Context, FullContext, head_sizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past, at_positions
-from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.attention.source import HeadMaps, Pair, Source
-from torch_linformer.nn.chunks import Gathered, cut
+from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.attention.slot_maps import HeadMaps, Pair, SequenceMap, Source, resize_maps
+from torch_linformer.nn.chunks import map_chunks
 from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.options import AttentionConfig, AttentionOptions, default_k
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
+
+CONTEXTS: dict[str, dict[bool, type[Context]]] = {
+    "linformer": {False: SlotContext, True: CausalSlotContext},
+    "full": {False: FullContext, True: CausalFullContext},
+}
+"""The context that each kind of attention has, not causal and causal."""
 
 
 class Attention(nn.Module):
@@ -75,11 +83,6 @@ class Attention(nn.Module):
     def window(self) -> int | None:
         return self.context.window
 
-    @property
-    def dropout_p(self) -> float:
-        """Probability of dropping an attention weight now."""
-        return self.dropout if self.training else 0.0
-
     def forward(
         self,
         query: Tensor,
@@ -121,38 +124,33 @@ class Attention(nn.Module):
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
         """
-        key = query if key is None else key
-        self._check_call(key, attn_mask, is_causal, past, start)
-        context, queries, padding = self.context, self.to_batch_first(query), None
-        if past is not None and past.state is not None and len(past.state.tokens) != queries.shape[0]:
-            raise ValueError(
-                f"past holds {len(past.state.tokens)} rows, but the batch has {queries.shape[0]}: give each batch its "
-                "own Past, or past.select_rows the rows that go on"
-            )
+        key, context, padding = query if key is None else key, self.context, None
+        queries = self.to_batch_first(query)
+        self._check_call(queries, key, attn_mask, is_causal, past, start)
         if isinstance(key, KeysAndValues):
             if value is not None or key_padding_mask is not None:
                 raise ValueError("value and key_padding_mask belong to compress(): what it made holds both")
             self._check_compressed(queries, key)
             read = key
         else:
-            inputs = self._inputs(key, value, queries if key is query else None)
-            self._check_inputs(inputs, queries)
-            padding = read_padding(key_padding_mask, inputs.key, ordered=context.is_ordered)
-            self._check_places(queries, inputs.key, padding, past)
-            source = self._source(inputs, padding)
+            keys = queries if key is query else self.to_batch_first(key)
+            values = keys if value is None or value is key else self.to_batch_first(value)
+            self._check_shapes(query=queries, key=keys, value=values)
+            padding = read_padding(key_padding_mask, keys, ordered=context.is_ordered)
+            self._check_places(queries, keys, padding, past)
+            source = self._source(keys, values, padding)
             if padding is not None:
-                queries = context.put_queries_in_order(queries, inputs.key, source.like, padding)
+                queries = context.put_queries_in_order(queries, keys, source.like, padding)
             read = context.read(source, shared_projection)
-        call = Call(start, past, self.dropout_p, need_weights)
-        output, weights, at_once = Gathered(queries.shape[1], dim=1), None, None
+        call = Call(start, past, self.dropout if self.training else 0.0, need_weights)
+        at_once = None
         if not need_weights and not context.is_aligned:  # each query can be taken by itself: in inference on a CPU
             at_once = queries_at_once(queries.shape[1], queries.device)
-        for rows in cut(queries.shape[1], at_once):
-            heads = self._heads_of_queries(queries if output.is_whole(rows) else queries[:, rows])
-            attended, weights = context.attend(heads, read, call)
-            output.write(rows, run_linear(self.out_proj, attended.transpose(1, 2).flatten(2)))
-            del heads, attended  # so that the next rows are computed in the same memory
-        attended = output.sequence()
+        if at_once is None:
+            attended, weights = self._attend(queries, read, call)
+        else:
+            attended = map_chunks(lambda rows: self._attend(rows, read, call)[0], self, queries, at_once, dim=1)
+            weights = None
         if padding is not None and context.moves_queries:
             attended = padding.restore(attended)
             weights = None if weights is None else padding.restore(weights)
@@ -184,10 +182,11 @@ class Attention(nn.Module):
                 "compress() of an attention with a window takes no key_padding_mask: a window counts real tokens, and "
                 "the queries, which are not known yet, would have to be counted too; call the attention itself"
             )
-        inputs = self._inputs(key, value, None)
-        self._check_inputs(inputs)
-        padding = read_padding(key_padding_mask, inputs.key, ordered=self.context.is_ordered)
-        return self.context.read(self._source(inputs, padding), shared_projection).to_keep()
+        keys = self.to_batch_first(key)
+        values = keys if value is None or value is key else self.to_batch_first(value)
+        self._check_shapes(key=keys, value=values)
+        padding = read_padding(key_padding_mask, keys, ordered=self.context.is_ordered)
+        return self.context.read(self._source(keys, values, padding), shared_projection).to_keep()
 
     def compress_chunks(
         self,
@@ -198,9 +197,8 @@ class Attention(nn.Module):
         shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
         """:meth:`compress` of a sequence ``(B, N, C)``, real tokens first, that is read and normed chunk by chunk."""
-        inputs = Pair(sequence, sequence)
-        self._check_inputs(inputs, sequence)
-        source = Source(inputs, padding, self.head_maps, chunk_size, norm)
+        self._check_shapes(query=sequence, key=sequence, value=sequence)
+        source = Source(Pair(sequence, sequence), padding, self.head_maps, chunk_size, norm)
         return self.context.read(source, shared_projection)
 
     @property
@@ -238,14 +236,14 @@ class Attention(nn.Module):
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
 
-    def _inputs(self, key: Tensor, value: Tensor | None, queries: Tensor | None) -> Pair:
-        """Inputs ``(B, M, C)``; ``queries`` are those of the keys too."""
-        keys = self.to_batch_first(key) if queries is None else queries
-        return Pair(keys, keys if value is None or value is key else self.to_batch_first(value))
-
-    def _source(self, inputs: Pair, padding: Padding | None) -> Source:
-        keys, values, padding = self.context.put_in_order(*inputs, padding)
+    def _source(self, keys: Tensor, values: Tensor, padding: Padding | None) -> Source:
+        keys, values, padding = self.context.put_in_order(keys, values, padding)
         return Source(Pair(keys, values), padding, self.head_maps)
+
+    def _attend(self, queries: Tensor, read: KeysAndValues, call: Call) -> Attended:
+        """Output ``(B, N, C)``, and weights ``(B, H, N, ·)`` where they are asked for."""
+        attended, weights = self.context.attend(self._heads_of_queries(queries), read, call)
+        return run_linear(self.out_proj, attended.transpose(1, 2).flatten(2)), weights
 
     def _heads_of_queries(self, queries: Tensor) -> Tensor:
         """``(B, H, N, D)`` of ``(B, N, C)``."""
@@ -254,6 +252,7 @@ class Attention(nn.Module):
 
     def _check_call(
         self,
+        query: Tensor,
         key: Tensor | KeysAndValues,
         attn_mask: Tensor | None,
         is_causal: bool,
@@ -272,20 +271,27 @@ class Attention(nn.Module):
             )
         if past is not None and not context.causal:
             raise ValueError("past belongs to causal attention: here every position sees those after it too")
+        if past is not None and past.state is not None and len(past.state.tokens) != query.shape[0]:
+            raise ValueError(
+                f"past holds {len(past.state.tokens)} rows, but the batch has {query.shape[0]}: give each batch its "
+                "own Past, or past.select_rows the rows that go on"
+            )
         if start and not isinstance(key, KeysAndValues):
             raise ValueError(f"start={start} needs what compress() made as key: else the queries stand beside the keys")
 
-    def _check_inputs(self, inputs: Pair, query: Tensor | None = None) -> None:
-        """Raise ``ValueError`` for batch-first inputs whose shapes do not fit."""
-        if query is not None:
-            _check_width("query", query, self.q_proj)
-        _check_width("key", inputs.key, self.k_proj)
-        _check_width("value", inputs.value, self.v_proj)
-        shapes = [tuple(x.shape) for x in (inputs.key if query is None else query, *inputs)]
-        if shapes[1][:2] != shapes[2][:2] or shapes[0][0] != shapes[1][0]:
+    def _check_shapes(self, **inputs: Tensor) -> None:
+        """Raise ``ValueError`` for batch-first ``query``, ``key`` and ``value``, in this order, that do not fit."""
+        for name, x in inputs.items():
+            width = getattr(self, f"{name[0]}_proj").in_features
+            if x.dim() != 3 or x.shape[-1] != width:
+                raise ValueError(
+                    f"{name} must have 2 or 3 dimensions, the last of {width} channels, got shape {tuple(x.shape)}"
+                )
+        shapes = [tuple(x.shape) for x in inputs.values()]
+        if any(shape[0] != shapes[-1][0] for shape in shapes) or (shapes[1:] and shapes[-2][1] != shapes[-1][1]):
             raise ValueError(
                 "query, key and value must agree in batch, and key and value in length, "
-                f"got {shapes[0]}, {shapes[1]} and {shapes[2]}"
+                f"got {', '.join(map(str, shapes))}"
             )
 
     def _check_places(self, query: Tensor, key: Tensor, padding: Padding | None, past: Past | None) -> None:
@@ -303,7 +309,7 @@ class Attention(nn.Module):
 
     def _check_compressed(self, query: Tensor, read: KeysAndValues) -> None:
         """Raise ``ValueError`` for queries that cannot attend to what ``compress`` made."""
-        _check_width("query", query, self.q_proj)
+        self._check_shapes(query=query)
         batch, heads, _, width = read.slots.keys.shape
         if batch != query.shape[0]:
             raise ValueError(f"query has a batch of {query.shape[0]}, but what was compressed one of {batch}")
@@ -326,8 +332,100 @@ class Attention(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-def _check_width(name: str, x: Tensor, linear: nn.Linear) -> None:
-    if x.dim() != 3 or x.shape[-1] != linear.in_features:
-        raise ValueError(
-            f"{name} must have 2 or 3 dimensions, the last of {linear.in_features} channels, got shape {tuple(x.shape)}"
-        )
+class LinformerAttention(Attention):
+    r"""Multi-head attention over K slots instead of M positions: O(N·K) time and memory.
+
+    Called as :class:`torch.nn.MultiheadAttention`, with three other defaults: ``batch_first=True``, so inputs are
+    ``(B, N, C)``; ``need_weights=False``; and ``key`` is ``query``, ``value`` is ``key`` where they are left out.
+
+    .. math::
+        \bar K = s E^\top (m \odot (X W_k + b_k)), \quad \bar V = s F^\top (m \odot (X W_v + b_v)), \quad
+        \mathrm{out} = \mathrm{softmax}(Q \bar K^\top / \sqrt D)\, \bar V
+
+    Padding is exact, wherever it stands: a padded batch gives each row's real tokens what the row by itself would give,
+    and whatever stands at padding, NaN included, changes nothing. Row i of E belongs to the i-th real token.
+
+    Where the heads share a linear map, :math:`E^\top (X W + b) = (E^\top X) W + (E^\top 1) b` lets the sequence be
+    compressed before the channels are mixed; the order with fewer multiplications is taken.
+
+    Args:
+        embed_dim: model width C.
+        num_heads: heads H.
+        max_len: longest key sequence M, in tokens.
+        k: slots K, 1 to ``max_len``, min(256, max_len / 4) by default; 0 with a ``window``, for no slots.
+        dropout: on the attention weights, in training.
+        bias: on the four linear maps.
+        kdim: width of ``key``, C by default.
+        vdim: width of ``value``, C by default.
+        batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
+        options: :class:`~torch_linformer.nn.options.AttentionConfig`: ``num_kv_heads``, ``head_dim``, ``projection``,
+            ``sharing`` (not ``layerwise``, which spans layers), ``length_scaling``, ``causal``, ``window``,
+            ``rotary_dim``, ``slot_bias``, ``slot_mass``, ``exact_first``, ``exact_last``.
+
+    Raises:
+        ValueError: for arguments out of range, for an option that this attention would not use, and for
+            ``sharing="layerwise"``.
+
+    Source: arXiv 2006.04768, section 4.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.nn import LinformerAttention
+        >>> attention = LinformerAttention(embed_dim=64, num_heads=4, max_len=4096, k=128)
+        >>> texts = torch.randn(2, 1000, 64)
+        >>> padding = torch.arange(1000) >= torch.tensor([[1000], [600]])  # the second text has 600 tokens
+        >>> output, _ = attention(texts, key_padding_mask=padding)
+        >>> alone, _ = attention(texts[1:, :600])
+        >>> torch.allclose(output[1:, :600], alone, atol=1e-5)
+        True
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        max_len: int,
+        k: int | None = None,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[AttentionOptions],
+    ) -> None:
+        config = AttentionConfig.of(self, options)
+        k = default_k(max_len) if k is None else k
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        sizes = head_sizes(embed_dim, num_heads, config, kdim, vdim)
+        context = CONTEXTS["linformer"][config.causal](sizes, config, max_len, k, **factory)
+        super().__init__(embed_dim, context, dropout=dropout, bias=bias, batch_first=batch_first, **factory)
+
+
+class FullAttention(Attention):
+    """Ordinary multi-head attention, O(N·M), with the parameters and the contracts of :class:`LinformerAttention`.
+
+    It is the twin that comparisons need. The arguments mean what they mean there; of the options it has
+    ``num_kv_heads``, ``head_dim``, ``causal`` and, when causal, ``rotary_dim``.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[AttentionOptions],
+    ) -> None:
+        config = AttentionConfig.of(self, options)
+        context = CONTEXTS["full"][config.causal](head_sizes(embed_dim, num_heads, config, kdim, vdim), config)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(embed_dim, context, dropout=dropout, bias=bias, batch_first=batch_first, **factory)

@@ -19,7 +19,7 @@ class CausalFullContext(FullContext):
 
     name = "causal full attention"
     options = frozenset({"rotary_dim"})
-    causal = True
+    causal = is_aligned = True
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         past, padding = call.past, mask_of(read.slots.padding)
@@ -44,8 +44,7 @@ class CausalSlotContext(Context):
 
     name = "causal attention, whose slots are running means"
     options = frozenset({"window", "rotary_dim", "exact_first"})
-    causal = True
-    takes_pieces = True
+    causal = takes_pieces = is_aligned = True
     no_mask = "a slot mixes all positions up to the query's own, so no score belongs to one (query, key) pair"
 
     running: CausalProjection | None
@@ -61,11 +60,9 @@ class CausalSlotContext(Context):
         super().__init__(sizes, options, max_len, k)
         check_k(k, max_len, causal=True, window=self.window)
         self.exact_first = options.exact_first
+        # Running means count the real tokens themselves.
+        self.is_ordered = self.moves_keys = self.window is not None or self.exact_first > 0
         self.running = CausalProjection(k, sizes.num_heads, sizes.head_dim, max_len, **factory) if k > 0 else None
-
-    @property
-    def is_ordered(self) -> bool:
-        return self.window is not None or self.exact_first > 0  # running means count the real tokens themselves
 
     def reset_parameters(self) -> None:
         if self.running is not None:

@@ -10,8 +10,7 @@ from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.functional.slots import Slots
 from torch_linformer.functional.softmax import SoftmaxCall, attend_by_distance
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
-from torch_linformer.nn.attention.slot_maps import SequenceMap
-from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.attention.slot_maps import Pair, SequenceMap, Source
 from torch_linformer.nn.options import AttentionConfig
 
 Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are asked for
@@ -20,20 +19,12 @@ OPTIONS_OF_HEADS = frozenset({"num_kv_heads", "head_dim", "causal"})  # options 
 
 
 class HeadSizes(NamedTuple):
-    """The sizes of what a context is given.
+    """The sizes of what a context is given."""
 
-    Attributes:
-        num_heads: heads of queries, H.
-        num_kv_heads: heads of keys and values, which divides H.
-        head_dim: width of a head, D.
-        key_width: channels of the inputs of keys; num_kv_heads · D where it is given heads.
-        value_width: channels of the inputs of values.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    key_width: int
+    num_heads: int  # of queries, H
+    num_kv_heads: int  # of keys and values, which divide H
+    head_dim: int  # width D of a head
+    key_width: int  # channels of the inputs of keys; num_kv_heads · D where it is given heads
     value_width: int
 
     @classmethod
@@ -44,22 +35,15 @@ class HeadSizes(NamedTuple):
 
 
 class Call(NamedTuple):
-    """How queries attend in one call.
+    """How queries attend in one call."""
 
-    Attributes:
-        start: position of the first query, where there is a window.
-        past: of a causal context: what it has read so far; the call brings it up to date.
-        dropout_p: probability of dropping an attention weight.
-        need_weights: also return the softmax before dropout.
-        distance_bias: ``(H or 1, 2 R + 1)``, added to the score of the token -R … R real tokens away from the query,
-            that of the ends to those farther away. Slots and exact tokens, which have no distance, get none: their own
-            share, the same for all of them, is to be subtracted from it, which no softmax notices.
-    """
-
-    start: int = 0
-    past: Past | None = None
-    dropout_p: float = 0.0
-    need_weights: bool = False
+    start: int = 0  # position of the first query, where there is a window
+    past: Past | None = None  # what a causal context has read so far; the call brings it up to date
+    dropout_p: float = 0.0  # probability of dropping an attention weight
+    need_weights: bool = False  # also return the softmax before dropout
+    # (H or 1, 2 R + 1), added to the score of the token -R … R real tokens away from the query, that of the ends to
+    # those farther away. Slots and exact tokens, which have no distance, get none: their own share, the same for all of
+    # them, is to be subtracted from it, which no softmax notices.
     distance_bias: Tensor | None = None
 
     @property
@@ -73,31 +57,19 @@ class Context(nn.Module):
     :meth:`read` makes of keys and values what there is to attend to, and :meth:`attend` lets queries attend to it. A
     module that has queries, keys and values of heads already calls the context itself.
 
-    Args:
-        sizes: of heads and inputs.
-        options: of the attention.
-        max_len: longest sequence at first, for contexts with slots.
-        k: number of slots, likewise.
-        factory: ``device`` and ``dtype`` of its parameters.
-
-    Attributes:
-        name: as in an error message.
-        options: those of :class:`AttentionConfig` that it has, beside those of heads.
-        causal: position t attends to nothing after t, calls can go on from a :class:`Past`, and there is nothing to
-            compress.
-        takes_pieces: rows may come in pieces, each in a process of its own (``torch_linformer.distributed``).
-        takes_distances: a call may have a ``distance_bias``.
-        no_mask: why no mask of (query, key) pairs can be applied.
-        window: tokens of the local window, None without one.
-        rotary_dim: channels turned by position.
+    It is built from the sizes of heads and inputs and the options of the attention; ``max_len``, the longest sequence
+    at first, and ``k`` are for contexts with slots, and so are ``device`` and ``dtype`` of parameters, ``factory``.
     """
 
-    name: ClassVar[str]
-    options: ClassVar[frozenset[str]]
-    causal: ClassVar[bool] = False
-    takes_pieces: ClassVar[bool] = False
-    takes_distances: ClassVar[bool] = False
-    no_mask: ClassVar[str]
+    name: ClassVar[str]  # in an error message
+    options: ClassVar[frozenset[str]]  # those of AttentionConfig that it has, beside those of heads
+    causal: ClassVar[bool] = False  # position t attends to nothing after t, calls can go on from a Past
+    takes_pieces: ClassVar[bool] = False  # rows may come in pieces, each in a process of its own
+    takes_distances: ClassVar[bool] = False  # a call may have a distance_bias
+    no_mask: ClassVar[str]  # why no mask of (query, key) pairs can be applied
+    is_ordered = False  # it matters which real token a key is, so that padding before it or between must be moved
+    moves_keys = False  # and keys must have their real tokens first
+    is_aligned = False  # query i stands at the position of key i, and sees only what is before it, or near
 
     def __init__(
         self,
@@ -133,21 +105,6 @@ class Context(nn.Module):
         return cls.name
 
     @property
-    def is_ordered(self) -> bool:
-        """Whether it matters which real token a key is, so that padding before it or between must be moved."""
-        return False
-
-    @property
-    def moves_keys(self) -> bool:
-        """Whether keys must have their real tokens first, where their order matters."""
-        return self.is_ordered
-
-    @property
-    def is_aligned(self) -> bool:
-        """Whether query i stands at the position of key i, and sees only what is before it, or near."""
-        return self.causal
-
-    @property
     def moves_queries(self) -> bool:
         """Whether queries go where the keys beside them have gone, and what they get comes back the same way."""
         return self.is_aligned and self.moves_keys
@@ -175,11 +132,8 @@ class Context(nn.Module):
             call: dropout, weights, a bias of distances, and the past of a causal context.
             shared_projection: the map to slots of a context without its own.
 
-        Returns:
-            Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` or None.
-
-        Raises:
-            ValueError: for shapes that do not fit, or a bias of distances where none can be added.
+        Returns output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` or None; raises ``ValueError`` for shapes that do
+        not fit, or a bias of distances where none can be added.
         """
         if call.distance_bias is not None and not self.takes_distances:
             raise ValueError(f"{self.name} adds no distance_bias to its scores: leave it out of the call")
@@ -227,11 +181,7 @@ class Context(nn.Module):
         return zero_padding(query, is_equal & padding.mask)
 
     def read(self, source: Source, shared_projection: SequenceMap | None = None) -> KeysAndValues:
-        """What there is to attend to in a sequence: every position, in a context without slots of the whole.
-
-        Raises:
-            ValueError: for ``shared_projection`` where there is none to be given.
-        """
+        """What there is to attend to in a sequence: every position, in a context without slots of the whole."""
         if shared_projection is not None:
             raise ValueError(f"shared_projection belongs to an attention with projection=None, not to {self.name}")
         keys, values = source.all_heads()
@@ -272,28 +222,16 @@ class FullContext(Context):
     no_mask = "it takes the masks that Linformer attention takes"
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
-        return attend(queries, self.clean(read.slots), call=call.softmax)
-
-    def clean(self, positions: Slots) -> Slots:
-        """Values of zeros at padding, where linear maps have put their biases."""
-        return positions._replace(values=zero_padding(positions.values, mask_of(positions.padding)))
+        slots = read.slots
+        # At padding linear maps have put their biases.
+        slots = slots._replace(values=zero_padding(slots.values, mask_of(slots.padding)))
+        if self.takes_distances and call.distance_bias is not None:
+            return attend_by_distance(queries, slots, call.distance_bias, call.softmax)
+        return attend(queries, slots, call=call.softmax)
 
 
 class FullContextOfDistances(FullContext):
     """Every position of the keys, and a bias of their distance in real tokens: self-attention only."""
 
     name = "full attention with a bias of distances"
-    takes_distances = True
-
-    @property
-    def is_ordered(self) -> bool:
-        return True
-
-    @property
-    def is_aligned(self) -> bool:
-        return True
-
-    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
-        if call.distance_bias is None:
-            return super().attend(queries, read, call)
-        return attend_by_distance(queries, self.clean(read.slots), call.distance_bias, call.softmax)
+    takes_distances = is_ordered = moves_keys = is_aligned = True

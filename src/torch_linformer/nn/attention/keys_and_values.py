@@ -15,19 +15,12 @@ from torch_linformer.functional.softmax import ExactTokens, Window, repeat_heads
 
 
 class KeysAndValues(NamedTuple):
-    """Keys and values that queries attend to, in one softmax.
+    """Keys and values that queries attend to, in one softmax."""
 
-    Attributes:
-        slots: or all positions, in ordinary attention.
-        exact: tokens that every query sees themselves.
-        window: the positions near each query.
-        num_slots: K; ``slots`` may be only the first ones, those that a sequence reaches.
-    """
-
-    slots: Slots
-    exact: ExactTokens | None = None
-    window: Window | None = None
-    num_slots: int = 0
+    slots: Slots  # or all positions, in ordinary attention
+    exact: ExactTokens | None = None  # tokens that every query sees themselves
+    window: Window | None = None  # the positions near each query
+    num_slots: int = 0  # K; ``slots`` may be only the first ones, those that a sequence reaches
 
     def over_all_slots(self, weights: Tensor) -> Tensor:
         """Weights ``(…, K)`` of all slots, 0 where there was none to attend to; after them stand those of the rest."""
@@ -54,22 +47,19 @@ class KeysAndValues(NamedTuple):
         return sum(sizes)
 
     def _map(self, function: Callable[[Tensor], Any]) -> "KeysAndValues":
-        exact, window = (None if part is None else _mapped(part, function) for part in (self.exact, self.window))
-        return KeysAndValues(_mapped(self.slots, function), exact, window, self.num_slots)
+        """The same with ``function`` of each tensor."""
 
+        def mapped(part: Any) -> Any:
+            tensors = {name: x.mask if isinstance(x, Mask) else x for name, x in part._asdict().items()}
+            return part._replace(**{name: function(x) for name, x in tensors.items() if isinstance(x, Tensor)})
 
-def _mapped(part: Any, function: Callable[[Tensor], Any]) -> Any:
-    """A record with ``function`` of each of its tensors."""
-    tensors = {name: x.mask if isinstance(x, Mask) else x for name, x in part._asdict().items()}
-    return part._replace(**{name: function(x) for name, x in tensors.items() if isinstance(x, Tensor)})
+        exact, window = (None if part is None else mapped(part) for part in (self.exact, self.window))
+        return KeysAndValues(mapped(self.slots), exact, window, self.num_slots)
 
 
 @dataclass
 class FullState:
-    """Everything: keys ``(B, H, M, D)`` and values ``(B, H, M, D)`` of M positions, and which of them are padding.
-
-    ``padding`` is bool ``(B, M)``, or None where all are real.
-    """
+    """Everything: keys and values ``(B, H, M, D)`` of M positions, and the padding among them, bool ``(B, M)``."""
 
     keys: Tensor
     values: Tensor
@@ -83,7 +73,6 @@ class FullState:
         return (~self.padding).sum(dim=-1)
 
     def rows(self, index: Tensor) -> Self:
-        """The rows of the batch that ``index`` names, in its order."""
         padding = None if self.padding is None else self.padding.index_select(0, index)
         return type(self)(self.keys.index_select(0, index), self.values.index_select(0, index), padding)
 
@@ -135,16 +124,12 @@ def at_positions(
     rotary_dim: int, queries: Tensor, positions: Slots, past: Past | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of as many heads ``(B, H, N, D)``, rotated by the positions that follow the past."""
-    keys, heads = positions.keys, queries.shape[1]
-    if rotary_dim > 0:
-        places = _places_after(past, mask_of(positions.padding), keys.shape[2], keys.device)
+    keys, heads, mask = positions.keys, queries.shape[1], mask_of(positions.padding)
+    if rotary_dim > 0:  # places ``(B or 1, N)``, in a count of real tokens that goes on from the past
+        ones = torch.ones(1, keys.shape[2], dtype=torch.bool, device=keys.device)
+        places = (ones if mask is None else ~mask).cumsum(dim=-1) - 1
+        if past is not None and past.state is not None:
+            places = places + past.state.tokens.unsqueeze(-1)
         queries = rotate(queries, places, rotary_dim)
         keys = rotate(keys, places, rotary_dim)
     return queries, repeat_heads(keys, heads), repeat_heads(positions.values, heads)
-
-
-def _places_after(past: Past | None, mask: Tensor | None, length: int, device: torch.device) -> Tensor:
-    """The number of each position's token, ``(B or 1, N)``, in a count of real tokens that goes on from the past."""
-    ones = torch.ones(1, length, dtype=torch.bool, device=device)
-    places = (ones if mask is None else ~mask).cumsum(dim=-1) - 1
-    return places if past is None or past.state is None else places + past.state.tokens.unsqueeze(-1)

@@ -11,8 +11,7 @@ from torch_linformer.functional.slots import Slots
 from torch_linformer.functional.softmax import ExactTokens, Window, bias_at, check_exact_tokens, find_exact_tokens
 from torch_linformer.nn.attention.context import Attended, Call, Context, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, build_map
-from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.attention.slot_maps import Pair, SequenceMap, SlotMaps, Source, build_map
 from torch_linformer.nn.options import (
     COUNTED,
     DENSE,
@@ -27,11 +26,9 @@ LEAST_TOKENS = 1e-6  # that a slot counts for: empty ones are masked, and have a
 
 
 class SlotTerms(nn.Module):
-    """What is learned of each slot beside its map: added to its keys, its values and its scores.
+    """What is learned of each slot beside its map: ``bias_k`` and ``bias_v`` ``(Hkv, K, D)``, ``mass`` ``(Hkv, K)``.
 
     A module that is called, so that whoever moves or gathers parameters at calls finds these.
-
-    Parameters: ``bias_k`` and ``bias_v``, ``(Hkv, K, D)``, and ``mass``, ``(Hkv, K)``, each or None.
     """
 
     def __init__(self, shape: tuple[int, int, int], has_bias: bool, has_mass: bool, **factory: Any) -> None:
@@ -75,8 +72,7 @@ class SlotContext(Context):
     """
 
     name = "slots of the whole sequence"
-    takes_pieces = True
-    takes_distances = True
+    takes_pieces = takes_distances = True
     options = frozenset(
         {"projection", "sharing", "length_scaling", "window", "slot_bias", "slot_mass", "exact_first", "exact_last"}
     )
@@ -105,27 +101,23 @@ class SlotContext(Context):
         self.projection = options.projection
         self.exact_first, self.exact_last = options.exact_first, options.exact_last
         self.mass = options.slot_mass if k > 0 else "none"
-        self.proj_k, self.proj_v = self._build_maps(options, factory)
+        self.reach = 0 if self.window is None else self.window // 2  # of a window on either side of its query
+        self.is_aligned, self.is_ordered = self.window is not None, True
+        # A dense map finds the row of each real token, wherever it stands.
+        self.moves_keys = self.is_aligned or self.exact_first + self.exact_last > 0 or self.projection not in DENSE
+        self.proj_k = self.proj_v = None
+        if self.projection is not None and k > 0:
+            per_head = options.sharing in PER_HEAD
+            scored_k, scored_v = (sizes.head_dim,) * 2 if per_head else (sizes.key_width, sizes.value_width)
+            num_heads = sizes.num_kv_heads if per_head else None
+            map_options = {"num_heads": num_heads, "length_scaling": options.length_scaling, **factory}
+            map_options["projection"] = self.projection
+            self.proj_k = build_map(max_len, k, scored_k, **map_options)
+            if options.sharing not in ONE_MAP and self.projection not in PARAMETERLESS:
+                self.proj_v = build_map(max_len, k, scored_v, **map_options)
         has_bias, has_mass = options.slot_bias and k > 0, self.mass == "learned"
         shape = sizes.num_kv_heads, k, sizes.head_dim
         self.slot_terms = SlotTerms(shape, has_bias, has_mass, **factory) if has_bias or has_mass else None
-
-    def _build_maps(
-        self, options: AttentionConfig, factory: dict[str, Any]
-    ) -> tuple[SequenceMap | None, SequenceMap | None]:
-        """E and F; None where there is none, and for F where it is E."""
-        if self.projection is None or self.k == 0:
-            return None, None
-        sizes, sharing = self.sizes, options.sharing
-        per_head = sharing in PER_HEAD
-        scored_k, scored_v = (sizes.head_dim,) * 2 if per_head else (sizes.key_width, sizes.value_width)
-        num_heads = sizes.num_kv_heads if per_head else None
-        map_options = {"num_heads": num_heads, "length_scaling": options.length_scaling, **factory}
-        map_options["projection"] = self.projection
-        proj_k = build_map(self.max_len, self.k, scored_k, **map_options)
-        if sharing in ONE_MAP or self.projection in PARAMETERLESS:
-            return proj_k, None
-        return proj_k, build_map(self.max_len, self.k, scored_v, **map_options)
 
     @classmethod
     def unused_options(cls, options: AttentionConfig) -> list[str]:
@@ -143,24 +135,6 @@ class SlotContext(Context):
     def describe(cls, options: AttentionConfig) -> str:
         projection = options.projection
         return cls.name if projection is None else f"slots made by projection={projection!r}"
-
-    @property
-    def is_ordered(self) -> bool:
-        return True
-
-    @property
-    def moves_keys(self) -> bool:
-        # A dense map finds the row of each real token, wherever it stands.
-        return self.window is not None or self.exact_first + self.exact_last > 0 or self.projection not in DENSE
-
-    @property
-    def is_aligned(self) -> bool:
-        return self.window is not None
-
-    @property
-    def reach(self) -> int:
-        """Positions that a window holds on either side of its query."""
-        return 0 if self.window is None else self.window // 2
 
     def reset_parameters(self) -> None:
         for module in (self.proj_k, self.proj_v, self.slot_terms):

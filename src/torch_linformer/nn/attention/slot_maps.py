@@ -9,15 +9,17 @@ one X its compressed inputs serve keys and values. :math:`E^\top m`, by which th
 a slot: what its weights of real tokens add up to. It is 1 where a map's weights are a softmax.
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.padding import Padding, length_of, mask_of, zero_padding
 from torch_linformer.functional.products import SlotProducts, compresses_first
 from torch_linformer.functional.slots import check_length, compress, compress_with_mass
-from torch_linformer.nn.attention.source import HeadMaps, Pair, Source, join
+from torch_linformer.functional.softmax import ExactPlaces
+from torch_linformer.nn.chunks import chunk_padding, cut
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linears_on_sums
 from torch_linformer.nn.options import DENSE
@@ -44,7 +46,6 @@ def build_map(
 
 
 def maps_in(owner: nn.Module) -> list[SequenceMap]:
-    """Every map in ``owner``."""
     return [module for module in owner.modules() if isinstance(module, SequenceMap)]
 
 
@@ -60,6 +61,113 @@ def resize_maps(owner: nn.Module, max_len: int, mode: Literal["interpolate", "ke
         module.check_resize(max_len, mode)
     for module in maps:
         module.resize_max_len(max_len, mode)
+
+
+class Pair(NamedTuple):
+    """A sequence for the keys and one for the values: inputs ``(B, M, C)``, or heads ``(B, H, M, D)``."""
+
+    key: Tensor
+    value: Tensor
+
+
+class HeadMaps(NamedTuple):
+    """The linear maps from inputs to the heads of keys and values."""
+
+    key: nn.Linear
+    value: nn.Linear
+    num_heads: int
+    head_dim: int
+
+    @property
+    def has_bias(self) -> bool:
+        return self.key.bias is not None or self.value.bias is not None
+
+    def heads(self, inputs: Pair) -> Pair:
+        """``(B, H, M, D)`` of inputs ``(B, M, C)``."""
+        return self.split(Pair(run_linear(self.key, inputs.key), run_linear(self.value, inputs.value)))
+
+    def split(self, channels: Pair) -> Pair:
+        """``(B, M, H · D)`` to ``(B, H, M, D)``."""
+        return Pair(*(x.view(*x.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2) for x in channels))
+
+
+class Source:
+    """What keys and values are made of: a sequence for each, in the order of real tokens that the context needs.
+
+    Args:
+        inputs: ``(B, M, C)``, or heads ``(B, H, M, D)``, which are their own inputs; with zeros at padding.
+        padding: of these positions.
+        maps: the linear maps of inputs to heads; None for heads.
+        chunk_size: positions read at once, None for all. In chunks keys and values have one input, and zeros are put
+            at padding only as it is read.
+        norm: of what is read in chunks.
+    """
+
+    def __init__(
+        self,
+        inputs: Pair,
+        padding: Padding | None,
+        maps: HeadMaps | None = None,
+        chunk_size: int | None = None,
+        norm: nn.LayerNorm | None = None,
+    ) -> None:
+        self._inputs, self.padding, self.maps = inputs, padding, maps
+        self.chunk_size, self._norm = chunk_size, norm
+
+    @property
+    def like(self) -> Tensor:
+        """A sequence ``(B, M, ·)`` of the batch, the length, the dtype and the device of what is read."""
+        return self._inputs.key if self._inputs.key.dim() == 3 else self._inputs.key[:, 0]
+
+    @property
+    def is_one_input(self) -> bool:
+        return self._inputs.key is self._inputs.value
+
+    @property
+    def length(self) -> int:
+        """Positions of the whole rows, of which these may be a piece."""
+        return length_of(self.like, self.padding)
+
+    def chunks(self, multiple: int = 1) -> Iterator[slice | None]:
+        """The chunks in which it is read, each beginning at a multiple of ``multiple``; None for all at once."""
+        if self.chunk_size is None:
+            yield None
+        else:
+            yield from cut(self.like.shape[1], max(self.chunk_size // multiple, 1) * multiple)
+
+    def padding_of(self, chunk: slice | None) -> Padding | None:
+        return self.padding if chunk is None else chunk_padding(self.padding, chunk)
+
+    def inputs(self, chunk: slice | None) -> Pair:
+        return self._inputs if chunk is None else self._normed(self._inputs.key[:, chunk], self.padding_of(chunk))
+
+    def heads(self, inputs: Pair) -> Pair:
+        """Heads ``(B, H, m, D)`` of the :meth:`inputs` of a chunk."""
+        return inputs if self.maps is None else self.maps.heads(inputs)
+
+    def all_heads(self) -> Pair:
+        return join([self.heads(self.inputs(chunk)) for chunk in self.chunks()])
+
+    def tokens(self, places: ExactPlaces) -> Pair:
+        """Heads ``(B, H, T, D)`` of some tokens."""
+        if self.maps is None:
+            heads = self._inputs.key.shape[1]
+            rows = (places.take(x.transpose(1, 2).flatten(2)) for x in self._inputs)
+            return Pair(*(torch.unflatten(x, -1, (heads, -1)).transpose(1, 2) for x in rows))
+        keys = places.take(self._inputs.key)
+        if self.chunk_size is not None:
+            return self.heads(self._normed(keys, places.missing))
+        return self.heads(Pair(keys, keys if self.is_one_input else places.take(self._inputs.value)))
+
+    def _normed(self, positions: Tensor, padding: Any) -> Pair:
+        # In this order: a norm has a bias.
+        positions = positions if self._norm is None else self._norm(positions)
+        return Pair(*[zero_padding(positions, mask_of(padding))] * 2)
+
+
+def join(heads: list[Pair]) -> Pair:
+    """The heads of chunks, one after the other."""
+    return heads[0] if len(heads) == 1 else Pair(*(torch.cat(x, dim=2) for x in zip(*heads, strict=True)))
 
 
 class SlotMaps(NamedTuple):
@@ -100,38 +208,45 @@ class SlotMaps(NamedTuple):
         """
         for projection in self:
             check_length(source.length, projection.max_len)
-        compresses_first = self.compresses_first(source, keeps_heads)
-        if source.chunk_size is not None:
-            return self._read_chunks(source, compresses_first, keeps_heads)
-        heads = source.all_heads() if keeps_heads or not compresses_first else None
-        if source.maps is not None and compresses_first:
-            slots = self._compress_inputs(source.inputs(), source.maps, source.padding)
-        else:
-            slots = self._compress(source.inputs(), heads or source.inputs(), source.padding)
-        return slots, heads if keeps_heads else None
-
-    def _read_chunks(self, source: Source, compresses_first: bool, keeps_heads: bool) -> tuple[Pair, Pair | None]:
-        """:meth:`read` chunk by chunk: the slots of each are joined with those of the ones before."""
-        parts, heads, tokens = list[Any](), list[Pair](), real_tokens(source.like, source.padding)
+        first = self.compresses_first(source, keeps_heads)
+        fixed = [x for x in self if isinstance(x, SequenceProjection)]
+        dense = [x for x in fixed if x.projection in DENSE]
+        at_once = source.chunk_size is None
+        if (
+            first
+            and at_once
+            and source.is_one_input
+            and len(dense) == 2
+            and not any(map(does_more_than_forward, dense))
+        ):
+            heads = source.all_heads() if keeps_heads else None
+            return self._read_as_one(source, [x.matrix for x in dense], dense[0].length_scaling), heads
+        tokens = None if at_once else real_tokens(source.like, source.padding)
+        parts, heads_of_chunks = list[Any](), list[Pair]()
         for chunk in source.chunks(self.key.chunk_multiple):
             inputs = source.inputs(chunk)
-            sequences = inputs if compresses_first and not keeps_heads else source.heads(inputs)
+            sequences = source.heads(inputs) if keeps_heads or not first else inputs
             if keeps_heads:
-                heads.append(sequences)
-            calls = self._calls(inputs, inputs if compresses_first else sequences)
+                heads_of_chunks.append(sequences)
+            calls = self._calls(inputs, inputs if first else sequences)
             mask = source.padding_of(chunk)
-            last: list[Any] = [x.slots_of_chunk(scored, pooled, mask, chunk, tokens) for x, scored, pooled in calls]
-            before = parts or [None] * len(calls)
-            parts = [x.join(joined, added) for (x, _, _), joined, added in zip(calls, before, last, strict=True)]
-        totals = [
-            x.total(part, end, pooled, source.length, source.padding)
-            for (x, _, pooled), part, end in zip(calls, parts, last, strict=True)
-        ]
-        slots = Pair(totals[0][0], totals[-1][-1])
-        if source.maps is not None and compresses_first:
-            masses = self._masses(source.like, source.padding, source.maps)
+            last: list[Any] = [x.slots_of(scored, pooled, mask, chunk, tokens) for x, scored, pooled in calls]
+            if chunk is not None:  # the slots of each are joined with those of the ones before
+                before = parts or [None] * len(calls)
+                parts = [x.join(joined, added) for (x, _, _), joined, added in zip(calls, before, last, strict=True)]
+        if not at_once:
+            last = [
+                x.total(part, end, pooled, source.length, source.padding)
+                for (x, _, pooled), part, end in zip(calls, parts, last, strict=True)
+            ]
+        slots = Pair(last[0][0], last[-1][-1])
+        if first and source.maps is not None:
+            masses = None
+            if len(fixed) == 2 and source.maps.has_bias:
+                mass_k = fixed[0].mass(source.like, source.padding)
+                masses = Pair(mass_k, mass_k if self.is_one else fixed[1].mass(source.like, source.padding))
             slots = self._heads_of_slots(slots, masses, source.maps, source.padding)
-        return slots, join(heads) if keeps_heads else None
+        return slots, join(heads_of_chunks) if keeps_heads else None
 
     def _calls(self, inputs: Pair, sequences: Pair) -> list[tuple[SequenceMap, Tensor, list[Tensor]]]:
         """Each map, with what it looks at if it depends on the input, and the sequences that it makes slots of."""
@@ -141,20 +256,11 @@ class SlotMaps(NamedTuple):
         is_one_sequence = sequences.value is sequences.key
         return [(self.key, scored.key, [sequences.key] if is_one_sequence else list(sequences))]
 
-    def _compress(self, inputs: Pair, sequences: Pair, padding: Padding | None) -> Pair:
-        """Slots of ``sequences``, which are the inputs or the heads made of them."""
-        slots = [x.slots_of(scored, pooled, padding) for x, scored, pooled in self._calls(inputs, sequences)]
-        return Pair(slots[0][0], slots[-1][-1])
-
-    def _compress_inputs(self, inputs: Pair, maps: HeadMaps, padding: Padding | None) -> Pair:
-        """Keys and values ``(B, H, K, D)`` of slots of the inputs, compressed before their channels are mixed."""
-        dense = [x for x in self if isinstance(x, SequenceProjection) and x.projection in DENSE]
-        if len(dense) < 2 or any(does_more_than_forward(x) for x in dense) or inputs.value is not inputs.key:
-            slots = self._compress(inputs, inputs, padding)
-            return self._heads_of_slots(slots, self._masses(inputs.key, padding, maps), maps, padding)
-        # E and F as one matrix: the sequence is read once.
-        matrix = dense[0].matrix if self.is_one else torch.cat([x.matrix for x in dense], dim=1)
-        mixed = inputs.key, matrix, padding, dense[0].length_scaling
+    def _read_as_one(self, source: Source, matrices: list[Tensor], length_scaling: bool) -> Pair:
+        """Slots of one input by E and F as one matrix: the sequence is read once."""
+        maps, (inputs, _), padding = source.maps, source.inputs(None), source.padding
+        assert maps is not None
+        mixed = inputs, matrices[0] if self.is_one else torch.cat(matrices, dim=1), padding, length_scaling
         slots_and_mass = compress_with_mass(*mixed) if maps.has_bias else (compress(*mixed),)
         parts = [
             Pair(x, x) if self.is_one else Pair(*torch.split(x, [self.key.k, self.value.k], dim=1))
@@ -162,21 +268,15 @@ class SlotMaps(NamedTuple):
         ]
         return self._heads_of_slots(parts[0], parts[1] if maps.has_bias else None, maps, padding)
 
-    def _masses(self, sequence: Tensor, padding: Padding | None, maps: HeadMaps) -> Pair | None:
-        """The mass of each slot, ``(B or 1, K)``; None where it is 1 or, without tokens, 0, or there is no bias."""
-        fixed = [x for x in self if isinstance(x, SequenceProjection)]
-        if len(fixed) < 2 or not maps.has_bias:
-            return None
-        mass_k = fixed[0].mass(sequence, padding)
-        return Pair(mass_k, mass_k if self.is_one else fixed[1].mass(sequence, padding))
-
     def _heads_of_slots(self, slots: Pair, masses: Pair | None, maps: HeadMaps, padding: Padding | None) -> Pair:
-        """Keys and values ``(B, H, K, D)`` from the slots ``(B, K, C)`` of the inputs, and their masses."""
+        """Keys and values ``(B, H, K, D)`` from the slots ``(B, K, C)`` of the inputs.
+
+        Their masses, ``(B or 1, K)``, are None where they are 1 or, without tokens, 0.
+        """
         linears = maps.key, maps.value
         if masses is not None:
-            mapped = run_linears_on_sums(linears, slots, masses)
-        else:
-            mapped = [run_linear(linear, x) for linear, x in zip(linears, slots, strict=True)]
-            if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
-                mapped = [zero_padding(x, padding.empty_rows) for x in mapped]
+            return maps.split(Pair(*run_linears_on_sums(linears, slots, masses)))
+        mapped = [run_linear(linear, x) for linear, x in zip(linears, slots, strict=True)]
+        if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
+            mapped = [zero_padding(x, padding.empty_rows) for x in mapped]
         return maps.split(Pair(*mapped))
