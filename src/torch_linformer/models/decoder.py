@@ -11,9 +11,8 @@ from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import CACHE, known_arguments, recording
 from torch_linformer.models.backbone import Inputs, LinformerBackbone, put_back, read_attention_mask
 from torch_linformer.models.cache import LinformerCache
-from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.configuration import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.models.packed import refuse_packed_rows
-from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.models.stacks import build_decoder
 from torch_linformer.nn.attention import Attention, KeysAndValues
 

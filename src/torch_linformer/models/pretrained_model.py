@@ -10,8 +10,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.output_capturing import OutputRecorder, maybe_install_capturing_hooks
 
 from torch_linformer.encoders.classes import init_slots
-from torch_linformer.models.auto import NotCopied
-from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.configuration import LinformerConfig, NotCopied
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.stacks import BLOCKS
 from torch_linformer.nn.attention import Attention

@@ -11,11 +11,10 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
-from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.configuration import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.models.decoder import LinformerDecoderModel
 from torch_linformer.models.loss import IGNORED, token_loss
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel, check_maps
-from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.nn.attention.slot_maps import maps_in, resize_maps
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.options import check_new_length

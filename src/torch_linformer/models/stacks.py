@@ -7,8 +7,12 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from torch_linformer.choices import ActivationMemory
-from torch_linformer.models.configuration import LinformerConfig, attention_options
-from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig, memory_options
+from torch_linformer.models.configuration import (
+    LinformerConfig,
+    LinformerSeq2SeqConfig,
+    attention_options,
+    memory_options,
+)
 from torch_linformer.nn.attention import Attention, FullAttention, LinformerAttention
 from torch_linformer.nn.decoder import Decoder, DecoderLayer
 from torch_linformer.nn.encoder import Encoder, EncoderLayer
