@@ -15,10 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from torch_linformer.models.backbone import LinformerModel
+from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.heads import LinformerForMaskedLM
-from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 
 __all__ = ["from_fairseq", "from_linformer_pytorch", "from_lucidrains", "read_checkpoint"]
 

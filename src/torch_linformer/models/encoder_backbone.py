@@ -19,10 +19,9 @@ from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.functional.slots import check_length
 from torch_linformer.functional.softmax import check_exact_tokens
 from torch_linformer.models.arguments import known_arguments, without_unread
-from torch_linformer.models.backbone import LinformerModel
+from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig, inputs_of
 from torch_linformer.models.packed import refuse_packed_rows
-from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.row_windows import Windows
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
