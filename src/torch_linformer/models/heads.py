@@ -5,7 +5,7 @@ no ``token_type_ids``, take the last token that is not ``pad_token_id`` for the 
 answers in padding too, and name the last layer otherwise than saved folders do.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
-    BaseModelOutput,
     CausalLMOutputWithPast,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -28,13 +27,12 @@ from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.encoder_backbone import EncoderBackbone, backbone_of
+from torch_linformer.models.encoder_backbone import backbone_of
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pooling import Pooler
 from torch_linformer.nn.linear import run_linear
 
-LabeledOutput = SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput
 ONE_DOCUMENT = "this head reads one document per row; give each document its own row"
 IGNORED = -100  # a label that the loss ignores
 
@@ -62,13 +60,19 @@ def classifier_dropout(config: LinformerConfig) -> float:
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
-class LabeledModel(LinformerPreTrainedModel):
-    """A backbone, logits from its hidden states, and a loss if labels are given: what three heads share."""
+class LinformerForTokenClassification(LinformerPreTrainedModel):
+    """One of ``num_labels`` labels for every token, ``(B, N, num_labels)``; labels of −100 are ignored in the loss."""
 
-    linformer: LinformerModel | EncoderBackbone
-    output_class: type[LabeledOutput]
     takes_pieces = True
     scores_tokens = True  # each token has logits of its own, so a row may hold several documents
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.num_labels = len(config.label_names)
+        self.linformer = backbone_of(config)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.post_init()
 
     @known_arguments()
     def forward(
@@ -80,52 +84,18 @@ class LabeledModel(LinformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Any,
-    ) -> LabeledOutput:
+    ) -> TokenClassifierOutput:
         """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone."""
-        if not self.scores_tokens:
-            refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
         outputs = self.linformer(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        logits = self.logits_of(outputs.last_hidden_state, attention_mask)
-        return self.labeled(outputs, logits, labels, attention_mask)
-
-    def labeled(
-        self,
-        outputs: BaseModelOutput,
-        logits: Tensor,
-        labels: Tensor | None,
-        attention_mask: Tensor | Padding | None,
-    ) -> LabeledOutput:
-        """What :meth:`forward` returns, from what the backbone does."""
-        return self.output_class(
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        return TokenClassifierOutput(
             loss=None if labels is None else token_loss(logits, labels, rows=attention_mask),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
-        """Logits from the backbone's last hidden states ``(B, N, C)``."""
-        raise NotImplementedError
-
-
-class LinformerForTokenClassification(LabeledModel):
-    """One of ``num_labels`` labels for every token, ``(B, N, num_labels)``; labels of −100 are ignored in the loss."""
-
-    output_class = TokenClassifierOutput
-
-    def __init__(self, config: LinformerConfig) -> None:
-        super().__init__(config)
-        self.num_labels = len(config.label_names)
-        self.linformer = backbone_of(config)
-        self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
-        self.post_init()
-
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
-        logits: Tensor = self.classifier(self.dropout(hidden))
-        return logits
 
 
 @dataclass
@@ -135,7 +105,7 @@ class LinformerSequenceClassifierOutput(SequenceClassifierOutput):
     lexical_logits: Tensor | None = None
 
 
-class LinformerForSequenceClassification(LabeledModel):
+class LinformerForSequenceClassification(LinformerPreTrainedModel):
     """Pooled hidden states to ``num_labels`` numbers per row, ``(B, num_labels)``.
 
     ``config.problem_type`` says what they are: ``single_label_classification`` (cross-entropy, weighted by
@@ -149,8 +119,7 @@ class LinformerForSequenceClassification(LabeledModel):
         ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weight.
     """
 
-    output_class = LinformerSequenceClassifierOutput
-    scores_tokens = False
+    takes_pieces = True
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -166,8 +135,9 @@ class LinformerForSequenceClassification(LabeledModel):
         self.classifier = nn.Linear(self.pooler.out_features, self.num_labels)
         self.lexical: LexicalHead | None = None
         if config.lexical_features is not None:
-            sizes = config.vocab_size, config.lexical_features, self.num_labels, config.lexical_letters
-            self.lexical = LexicalHead(*sizes)
+            self.lexical = LexicalHead(
+                config.vocab_size, config.lexical_features, self.num_labels, config.lexical_letters
+            )
         self.post_init()
 
     @known_arguments()
@@ -192,13 +162,20 @@ class LinformerForSequenceClassification(LabeledModel):
         """
         if self.lexical is None and whole_ids is not None:
             raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_features=None)")
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = cast(LinformerSequenceClassifierOutput, super().forward(*inputs, **{**kwargs, "return_dict": True}))
-        logits = cast(Tensor, outputs.logits)
+        refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
+        outputs = self.linformer(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self.classifier(self.dropout(self.pooler(outputs.last_hidden_state, attention_mask)))
         lexical = self.lexical_logits(input_ids, attention_mask, whole_ids)
         logits = logits if lexical is None else logits + lexical
-        loss = None if labels is None else self.loss_of(logits, labels)
-        return replace(outputs, loss=loss, logits=logits, lexical_logits=lexical)
+        return LinformerSequenceClassifierOutput(
+            loss=None if labels is None else self.loss_of(logits, labels),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            lexical_logits=lexical,
+        )
 
     def lexical_logits(
         self, input_ids: Tensor | None, attention_mask: Tensor | Padding | None = None, whole_ids: Tensor | None = None
@@ -216,10 +193,6 @@ class LinformerForSequenceClassification(LabeledModel):
         logits: Tensor = self.lexical(input_ids, attention_mask) if whole_ids is None else self.lexical(whole_ids)
         return logits
 
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
-        logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))
-        return logits
-
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
@@ -234,27 +207,20 @@ class LinformerForSequenceClassification(LabeledModel):
 
         Of several labels or numbers those that are NaN are unknown, and the mean is over the others.
         """
-        scores = logits.float()
-        problem = self.config.problem_type
-        if problem is None and self.num_labels == 1:
-            problem = "regression"
+        scores, problem = logits.float(), self.config.problem_type
         if problem is None:
-            whole = not labels.is_floating_point()
-            problem = "single_label_classification" if whole else "multi_label_classification"
-        if problem != "single_label_classification":
-            targets = labels.to(scores.dtype)
-            if problem == "regression":
-                targets = targets.view_as(scores)
-            known = ~targets.isnan()
-            targets = targets.where(known, 0.0)
-            if problem == "regression":
-                losses = F.mse_loss(scores, targets, reduction="none")
-            else:
-                losses = F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
-            return losses.where(known, 0.0).sum() / known.sum().clamp(min=1)
-        weights = self.config.class_weights
-        weight = None if weights is None else scores.new_tensor(weights)
-        return F.cross_entropy(scores, labels.view(-1), weight=weight)
+            several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+            problem = "regression" if self.num_labels == 1 else several
+        if problem == "single_label_classification":
+            weights = self.config.class_weights
+            weight = None if weights is None else scores.new_tensor(weights)
+            return F.cross_entropy(scores, labels.view(-1), weight=weight)
+        targets, loss = labels.to(scores.dtype), F.binary_cross_entropy_with_logits
+        if problem == "regression":
+            targets, loss = targets.view_as(scores), F.mse_loss
+        known = ~targets.isnan()
+        losses = loss(scores, targets.where(known, 0.0), reduction="none")
+        return losses.where(known, 0.0).sum() / known.sum().clamp(min=1)
 
 
 class LinformerForQuestionAnswering(LinformerPreTrainedModel):
@@ -293,11 +259,9 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
             choices = torch.stack([start_logits, end_logits]).float()
             if attention_mask is not None:
                 choices = choices.masked_fill(attention_mask == 0, torch.finfo(choices.dtype).min)
-            losses = [
-                F.cross_entropy(scores, positions.view(-1).clamp(0, length), ignore_index=length)
-                for scores, positions in zip(choices, (start_positions, end_positions), strict=True)
-            ]
-            loss = (losses[0] + losses[1]) / 2
+            start, end = (positions.view(-1).clamp(0, length) for positions in (start_positions, end_positions))
+            loss = F.cross_entropy(choices[0], start, ignore_index=length)
+            loss = (loss + F.cross_entropy(choices[1], end, ignore_index=length)) / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,
@@ -334,14 +298,12 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         ``hidden_states`` and ``attentions`` have a row for each choice: ``(B · choices, …)``.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        tokens = input_ids if inputs_embeds is None else inputs_embeds
-        if tokens is None:
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in inputs]
         refuse_packed_rows(rows[3], rows[1], ONE_DOCUMENT)
         outputs = self.linformer(*rows, return_dict=True, **kwargs)
         pooled = self.pooler(outputs.last_hidden_state, rows[1])
-        logits = self.classifier(self.dropout(pooled)).view(tokens.shape[:2])
+        tokens = input_ids if inputs_embeds is None else inputs_embeds
+        logits = self.classifier(self.dropout(pooled)).view(cast(Tensor, tokens).shape[:2])
         return MultipleChoiceModelOutput(
             loss=None if labels is None else F.cross_entropy(logits.float(), labels.view(-1)),
             logits=logits,
@@ -386,10 +348,11 @@ class VocabularyScores:
         self.lm_head.decoder = new_embeddings
 
 
-class LinformerForMaskedLM(VocabularyScores, LabeledModel):
+class LinformerForMaskedLM(VocabularyScores, LinformerPreTrainedModel):
     """Logits over the vocabulary at every position, ``(B, N, vocab_size)``; labels of −100 are ignored in the loss."""
 
-    output_class = MaskedLMOutput
+    takes_pieces = True
+    scores_tokens = True
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -408,7 +371,7 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
         labels: Tensor | None = None,
         sparse_prediction: bool = False,
         **kwargs: Any,
-    ) -> LabeledOutput:
+    ) -> MaskedLMOutput:
         """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone.
 
         Args:
@@ -425,11 +388,13 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
         if sparse_prediction and labels is not None:
             asked = labels != IGNORED
             hidden, labels = hidden[asked], labels[asked]
-        return self.labeled(outputs, self.logits_of(hidden, None), labels, attention_mask)
-
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
-        logits: Tensor = self.lm_head(hidden)
-        return logits
+        logits = self.lm_head(hidden)
+        return MaskedLMOutput(
+            loss=None if labels is None else token_loss(logits, labels, rows=attention_mask),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
 
 
 class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
@@ -492,13 +457,10 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
-        loss = None
         if shift_labels is None and labels is not None:
             shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        if shift_labels is not None:
-            loss = token_loss(logits, shift_labels, num_items_in_batch)
         return CausalLMOutputWithPast(
-            loss=loss,
+            loss=None if shift_labels is None else token_loss(logits, shift_labels, num_items_in_batch),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,

@@ -22,41 +22,26 @@ def pool(hidden: Tensor, attention_mask: Tensor | Padding | None, pooling: str) 
     ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token, ``last`` the last. Where
     ``attention_mask`` is a piece of the rows, the vectors are those of whole rows.
     """
-    if isinstance(attention_mask, Padding):
-        return _pool_piece(hidden, attention_mask, pooling)
-    every_token = hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
-    real = every_token if attention_mask is None else attention_mask != 0
     if pooling == "mean_max":
         return torch.cat([pool(hidden, attention_mask, part) for part in ("mean", "max")], dim=-1)
-    any_real = real.any(dim=-1, keepdim=True)
+    if attention_mask is None:
+        attention_mask = hidden.new_ones(hidden.shape[:2])
+    rows = attention_mask if isinstance(attention_mask, Padding) else Padding(attention_mask == 0)
     if pooling in ("cls", "last"):
-        columns = torch.arange(hidden.shape[1], device=hidden.device)
-        column = real.to(torch.uint8).argmax(dim=-1) if pooling == "cls" else (real * columns).argmax(dim=-1)
-        pooled = hidden[torch.arange(hidden.shape[0], device=hidden.device), column]
-        return pooled.masked_fill(~any_real, 0.0)
-    padding = ~real.unsqueeze(-1)
+        if rows.is_piece:
+            states = find_exact_tokens(hidden, rows, int(pooling == "cls"), int(pooling == "last")).take(hidden)
+        else:
+            columns = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+            column = (rows.real * (columns.flip(0) if pooling == "cls" else columns)).argmax(dim=-1)
+            states = hidden[torch.arange(hidden.shape[0], device=hidden.device), column].unsqueeze(1)
+        return states.squeeze(1).masked_fill(rows.tokens == 0, 0.0)
     if pooling == "max":
-        return hidden.masked_fill(padding, float("-inf")).amax(dim=1).masked_fill(~any_real, 0.0)
+        filled = F.pad(fill_padding(hidden, rows.mask, float("-inf")), (0, 0, 0, 1), value=float("-inf"))
+        return rows.maximum(filled.amax(dim=1)).masked_fill(rows.tokens == 0, 0.0)
     # A sum over a long document is inaccurate in half precision.
     accurate = torch.promote_types(hidden.dtype, torch.float32)
-    total = hidden.masked_fill(padding, 0.0).sum(dim=1, dtype=accurate)
-    return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
-
-
-def _pool_piece(hidden: Tensor, piece: Padding, pooling: str) -> Tensor:
-    """:func:`pool` of rows of which ``hidden`` ``(B, n, C)`` is a piece."""
-    if pooling == "mean_max":
-        return torch.cat([_pool_piece(hidden, piece, part) for part in ("mean", "max")], dim=-1)
-    no_tokens = piece.tokens == 0
-    if pooling in ("cls", "last"):
-        states = find_exact_tokens(hidden, piece, int(pooling == "cls"), int(pooling == "last")).take(hidden)
-        return states.squeeze(1).masked_fill(no_tokens, 0.0)
-    if pooling == "max":
-        filled = F.pad(fill_padding(hidden, piece.mask, float("-inf")), (0, 0, 0, 1), value=float("-inf"))
-        return piece.maximum(filled.amax(dim=1)).masked_fill(no_tokens, 0.0)
-    accurate = torch.promote_types(hidden.dtype, torch.float32)
-    total = piece.total(piece.clean(hidden).sum(dim=1, dtype=accurate))
-    return (total / piece.tokens.clamp(min=1)).to(hidden.dtype)
+    total = rows.total(rows.clean(hidden).sum(dim=1, dtype=accurate))
+    return (total / rows.tokens.clamp(min=1)).to(hidden.dtype)
 
 
 def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
@@ -139,8 +124,9 @@ class DocumentVectors(nn.Module):
 
     def width(self, hidden_size: int) -> int:
         """Numbers of a vector of a model whose hidden states have this many."""
-        pooled = hidden_size * (2 if self.pooling == "mean_max" else 1)
-        return pooled if self.lexical is None else self.lexical.get_embedding_dimension()
+        if self.lexical is not None:
+            return self.lexical.get_embedding_dimension()
+        return hidden_size * (2 if self.pooling == "mean_max" else 1)
 
     def forward(
         self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None = None
