@@ -40,9 +40,13 @@ def has_token_types(model: PreTrainedModel) -> bool:
 
 def head_logits(model: PreTrainedModel, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
     """The logits that a model's head makes of last hidden states ``(B, N, C)``, or of single ones ``(n, C)``."""
-    rows = hidden if hidden.dim() == 3 else hidden.unsqueeze(0)
-    outputs = BaseModelOutputWithPooling(rows, _pooled(model.base_model, rows))
-    with _base_replaced(model, _Given(outputs)):
+    rows, base = hidden if hidden.dim() == 3 else hidden.unsqueeze(0), cast(Any, model.base_model)
+    pooler, pooled = getattr(base, "pooler", None), None
+    if isinstance(pooler, nn.Linear):  # ALBERT's, whose activation stands beside it
+        pooled = base.pooler_activation(pooler(rows[:, 0]))
+    elif pooler is not None:
+        pooled = pooler(rows)
+    with _base_replaced(model, _Given(BaseModelOutputWithPooling(rows, pooled))):
         logits: Tensor = cast(Any, model)(inputs_embeds=rows, attention_mask=attention_mask).logits
     return logits if hidden.dim() == 3 else logits.squeeze(0)
 
@@ -88,13 +92,3 @@ def _base_replaced(model: Any, other: nn.Module) -> Iterator[None]:
         yield
     finally:
         setattr(model, name, base)
-
-
-def _pooled(base: Any, hidden: Tensor) -> Tensor | None:
-    """What the pooler of a base model makes of its last hidden states, if it has one."""
-    pooler = getattr(base, "pooler", None)
-    if pooler is None:
-        return None
-    if isinstance(pooler, nn.Linear):  # ALBERT's, whose activation stands beside it
-        return cast(Tensor, base.pooler_activation(pooler(hidden[:, 0])))
-    return cast(Tensor, pooler(hidden))

@@ -106,7 +106,13 @@ def linearize(
     try:
         # Weights that can be trained, and made-up inputs on the device where their random numbers are drawn.
         with one_at_a_time, torch.inference_mode(False), torch.device("cpu"):
-            linear = _copy_of(model)
+            try:
+                linear: Any = copy.deepcopy(model)
+            except Exception as error:
+                raise ValueError(
+                    f"it cannot be copied ({type(error).__name__}: {first_line(error)}): take away what it holds "
+                    "beside its weights, such as hooks that keep outputs"
+                ) from error
             base = base_of(linear)  # the original may be at work in another thread
             attentions, positions = find_attentions(base), Positions.of(base)
             first, last = special_tokens(base)
@@ -159,16 +165,6 @@ def with_options(model: LinearEncoder, options: LinearOptions) -> Any:
     linear = copy.deepcopy(model)
     _set_options(linear, options)
     return linear
-
-
-def _copy_of(model: PreTrainedModel) -> Any:
-    try:
-        return copy.deepcopy(model)
-    except Exception as error:
-        raise ValueError(
-            f"it cannot be copied ({type(error).__name__}: {first_line(error)}): take away what it holds beside its "
-            "weights, such as hooks that keep outputs"
-        ) from error
 
 
 def _set_options(linear: Any, options: LinearOptions) -> None:
