@@ -37,15 +37,9 @@ def backbone_of(config: LinformerConfig) -> "LinformerModel | EncoderBackbone":
 class EncoderBackbone(LinformerPreTrainedModel):
     """Token ids in, hidden states out, as :class:`LinformerModel`, of a linear encoder of transformers.
 
-    Padding may stand on either side, or in the middle: real tokens come out as if the row had none, if the encoder
-    takes ``position_ids``, which count real tokens.
-
-    Args:
-        config: its ``backbone_config`` is that of the encoder; where ``linformer`` in it is None, the encoder has its
-            ordinary attention.
-
-    Attributes:
-        body: the encoder, without a pooler: those of the heads are their own.
+    Padding may stand anywhere: real tokens come out as if the row had none, if the encoder takes ``position_ids``,
+    which count real tokens. ``body`` is the encoder, without a pooler: those of the heads are their own. It has its
+    ordinary attention where ``linformer`` in ``config.backbone_config`` is None.
 
     Raises:
         ValueError: there is no ``backbone_config``, or the encoder cannot compute its layers again, as
@@ -98,34 +92,23 @@ class EncoderBackbone(LinformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Run a batch.
+        """As :meth:`LinformerModel.forward`, of an encoder that is not causal.
 
-        Args:
-            input_ids: ``(B, N)`` token ids.
-            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are. Or a piece of the rows, as in
-                :class:`LinformerModel`, for an encoder that takes ``position_ids`` and has no attention of its own.
-            token_type_ids: ``(B, N)``; an encoder that has no types does not read them.
-            position_ids: ``(B, N)``, as the encoder counts them; by default each row's real tokens in turn.
-            inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
-            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual.
-
-        Raises:
-            TypeError: for an argument of another name.
-            ValueError: if not exactly one of ``input_ids`` and ``inputs_embeds`` is given, there are more tokens than
-                ``config.max_position_embeddings``, rows are packed, or a past is given.
+        Types are not read by an encoder that has none, and only an encoder that takes ``position_ids`` and has no
+        attention of its own reads a piece of the rows.
         """
         embedded_or_ids = input_ids if inputs_embeds is None else inputs_embeds
         if embedded_or_ids is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         if kwargs.get("past_key_values") is not None:
             raise ValueError("past_key_values needs a causal model: here every token sees those after it too")
-        padding, mask, length = None, None, embedded_or_ids.shape[1]
+        padding, mask, length = None, attention_mask, embedded_or_ids.shape[1]
         reading: AbstractContextManager[None] = nullcontext()
         if isinstance(attention_mask, Padding):
             padding, mask, length = attention_mask, attention_mask.real.long(), attention_mask.length
             reading = reads_piece(attention_mask)
         elif attention_mask is not None:
-            padding, mask = Padding(attention_mask == 0), attention_mask
+            padding = Padding(attention_mask == 0)
         window, windows = self.config.read_window, None
         if self.config.attention != "full":
             check_length(length, self.config.max_position_embeddings)
@@ -164,12 +147,8 @@ class EncoderBackbone(LinformerPreTrainedModel):
 
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take inputs up to ``max_len`` tokens; only learned positions change.
-
-        They are stretched, or kept: those beyond the last one repeat those of a window.
-
-        Raises:
-            ValueError: for an unknown ``mode``, or ``max_len`` below ``k``; the model is then as before.
+        """Take inputs up to ``max_len`` tokens; learned positions are stretched, or kept: later ones then repeat those
+        of a window.
         """
         check_new_length(max_len, mode, self.config.slots, "k")
         check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)

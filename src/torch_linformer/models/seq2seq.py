@@ -77,11 +77,7 @@ class LinformerDecoderModel(LinformerBackbone):
         self.post_init()
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take targets up to ``max_len``: learned positions are stretched or kept; nothing else limits them.
-
-        Raises:
-            ValueError: as :meth:`LinformerModel.resize_max_len`.
-        """
+        """Take targets up to ``max_len``: learned positions are stretched or kept; nothing else limits them."""
         self.check_resize(max_len, mode)
         self.resize_positions(max_len, mode)
 
@@ -100,14 +96,8 @@ class LinformerDecoderModel(LinformerBackbone):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode a batch; arguments of the target as in :meth:`LinformerModel.forward`.
 
-        Args:
-            encoder_hidden_states: ``(B, M, C)`` of the encoder; not needed where ``past_key_values`` holds what the
-                layers read of them.
-            encoder_attention_mask: ``(B, M)``, nonzero at real tokens.
-
-        Raises:
-            ValueError: as there; and if there is nothing to read, ``encoder_attention_mask`` does not fit, or a row
-                holds several targets.
+        ``encoder_hidden_states`` ``(B, M, C)``, with ``encoder_attention_mask`` ``(B, M)``, are not needed where
+        ``past_key_values`` holds what the layers read of them.
         """
         refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
         inputs = {
