@@ -55,7 +55,12 @@ class EncoderBackbone(LinformerPreTrainedModel):
                 "an EncoderBackbone needs backbone_config; LinformerModel is for configurations without one"
             )
         backbone = cast(LinearConfig, config.backbone_config)
-        self.body = build_body(backbone)
+        if backbone.linformer is None:
+            self.body: Any = linear_or_original(backbone.to_dict())
+        else:
+            optional = "add_pooling_layer" in inspect.signature(backbone.encoder_class.__init__).parameters
+            kind: Any = linear_class(backbone.encoder_class)
+            self.body = kind(backbone, **({"add_pooling_layer": False} if optional else {}))
         self.takes = inputs_of(backbone)
         self.positions = Positions.said_by(backbone)
         if config.read_window is not None and config.read_window > self.positions.longest:
@@ -163,12 +168,3 @@ class EncoderBackbone(LinformerPreTrainedModel):
                 body.get_parameter(name)[self.positions.offset :] = resize_rows(table, max_len, mode, std=0.0)
         self.body, self.positions = body, Positions.said_by(body.config)
         self.config.backbone_config, self.config.max_position_embeddings = body.config, max_len
-
-
-def build_body(config: LinearConfig) -> Any:
-    """The encoder of a configuration, of random weights, without a pooler."""
-    if config.linformer is None:
-        return linear_or_original(config.to_dict())
-    optional = "add_pooling_layer" in inspect.signature(config.encoder_class.__init__).parameters
-    kind: Any = linear_class(config.encoder_class)
-    return kind(config, **({"add_pooling_layer": False} if optional else {}))

@@ -46,11 +46,10 @@ class LexicalVector(SavedModule):
         exact_share: s where x is kept itself.
 
     Attributes:
-        weights: a buffer, ``(features,)``: w of the tokens, then of the buckets of words, then of those of pairs; 0
-            until it is fitted.
-        columns: a buffer, ``(vocab_size + WORDS,)``: h, by a hash (the first value) until it is fitted.
-        counts_as: a buffer, ``(vocab_size,)``: the token as which each is counted, −1 for nothing (the first value).
-        begins: a buffer, ``(vocab_size,)``, bool: whether a token begins a word wherever it stands.
+        weights: a buffer ``(features,)``: w of the tokens, of the buckets of words, and of those of pairs; 0 at first.
+        columns: a buffer ``(vocab_size + WORDS,)``: h, by a hash until it is fitted.
+        counts_as: a buffer ``(vocab_size,)``: the token as which each is counted, −1 for nothing (the first value).
+        begins: a bool buffer ``(vocab_size,)``: whether a token begins a word wherever it stands.
     """
 
     weights: Tensor

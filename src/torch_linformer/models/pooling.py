@@ -83,12 +83,8 @@ class Pooler(nn.Module):
 class DocumentVectors(nn.Module):
     """Vectors ``(B, C)`` of length 1: what last hidden states pool to, and the words of the rows beside it.
 
-    Where ``pieces`` makes several vectors of a row they are ``(B, M, C)``, and each has the words of the whole row.
-
-    Args:
-        pooling: of the hidden states, see :func:`~torch_linformer.models.pooling.pool`.
-        lexical: what the words add; None for nothing.
-        pieces: makes vectors of the means of passages of a row; None for the pooled states as they are.
+    Where ``pieces`` makes several vectors of a row, of the means of passages, they are ``(B, M, C)``, and each has the
+    words of the whole row, which ``lexical`` adds.
     """
 
     def __init__(self, pooling: str, lexical: LexicalVector | None = None, pieces: PieceVectors | None = None) -> None:
@@ -131,10 +127,8 @@ class DocumentVectors(nn.Module):
     def forward(
         self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None = None
     ) -> Tensor:
-        """Vectors in float32 of rows ``(B, N)`` and of their hidden states ``(B, N, C)``.
-
-        Where a row is only a part of its document, the words are those of all of it: ``whole_ids`` ``(B, M)``, padded
-        with a token that counts for nothing.
+        """Vectors in float32 of rows ``(B, N)`` and of their hidden states ``(B, N, C)``; where a row is only a part of
+        its document, the words are those of ``whole_ids`` ``(B, M)``, padded with a token that counts for nothing.
         """
         return self._with_words(self._of_hidden(hidden, attention_mask), input_ids, attention_mask, whole_ids)
 
