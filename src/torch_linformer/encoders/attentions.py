@@ -1,6 +1,5 @@
 """The attentions of an encoder, and which positions they see: found by running it once with one that takes notes."""
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -103,8 +102,8 @@ def find_attentions(base: PreTrainedModel) -> dict[str, FoundAttention]:
             f"the attention of {type(base).__name__} does not go through transformers' attention interface, so it "
             "cannot be replaced"
         )
-    looks_up = functools.cache(_looks_up_attention)
-    left = [name for module, name in names.items() if name not in attentions and looks_up(type(module))]
+    looks_up = {kind: _looks_up_attention(kind) for kind in set(map(type, names))}
+    left = [name for module, name in names.items() if name not in attentions and looks_up[type(module)]]
     if left:
         raise ValueError(f"{left[0]} attends to something else than this input: linearize the encoder alone")
     return attentions

@@ -12,7 +12,7 @@ import importlib
 import sys
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import torch
 import transformers
@@ -31,6 +31,14 @@ from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.positions import FIELD, Positions
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
+
+Made = TypeVar("Made")
+
+
+def cached(function: Made) -> Made:
+    """:func:`functools.cache`, which takes classes of models for unhashable where types are checked."""
+    return cast(Made, functools.cache(cast(Any, function)))
+
 
 MODEL_TYPE = "linear_encoder"
 PREFIX = "Linear"  # of the names of classes
@@ -196,7 +204,7 @@ def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
     return _linear(original, linear_config(body_of(original)))
 
 
-@functools.cache
+@cached
 def _linear(original: Any, config: Any) -> type[LinearEncoder]:
     body = {"config_class": config, "original": original, "__module__": __name__}
     linear = cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
@@ -209,7 +217,7 @@ def _linear(original: Any, config: Any) -> type[LinearEncoder]:
     return linear
 
 
-@functools.cache
+@cached
 def linear_config(body: Any) -> type[LinearConfig]:
     """The configuration class of the linear models with a body; the Auto classes that open the original's know it."""
     original = body.config_class

@@ -1,6 +1,5 @@
 """What one attention of a linear encoder attends to: slots, exact tokens and a window, or all of a short row."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap
 
-Heads = Sequence[Tensor]  # queries, keys, values
+Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values
 
 
 class EncoderContext(SlotContext):
@@ -81,8 +80,8 @@ class EncoderContext(SlotContext):
             return super().forward(*heads, padding, call=call)
         if not len(long):
             return self._read_exactly(heads, padding, call), None
-        exact = self._read_exactly([x.index_select(0, short) for x in heads], short_padding, call)
-        others, _ = super().forward(*(x.index_select(0, long) for x in heads), long_padding, call=call)
+        exact = self._read_exactly(_rows(heads, short), short_padding, call)
+        others, _ = super().forward(*_rows(heads, long), long_padding, call=call)
         return torch.cat([exact, others]).index_select(0, back), None
 
     def extra_repr(self) -> str:
@@ -142,6 +141,11 @@ def check_length(length: int, max_length: int) -> None:
             f"the input has {length:,} positions and this encoder reads {max_length:,}: cut it, or make the encoder "
             "linear with a larger max_length"
         )
+
+
+def _rows(heads: Heads, rows: Tensor) -> Heads:
+    query, key, value = (x.index_select(0, rows) for x in heads)
+    return query, key, value
 
 
 def _split(padding: Padding, exact_below: int) -> tuple[tuple[Tensor, Padding], tuple[Tensor, Padding], Tensor]:

@@ -56,7 +56,7 @@ def predicts_at(model: PreTrainedModel, chosen: Tensor) -> AbstractContextManage
 
     Of a masked language model's step most of the work would be logits that its loss ignores.
     """
-    base = cast(nn.Module, model.base_model)
+    base = model.base_model
 
     def compute(*args: Any, **kwargs: Any) -> Any:
         outputs = base(*args, **kwargs)

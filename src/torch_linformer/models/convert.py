@@ -209,7 +209,7 @@ def from_linformer_pytorch(
     """
     options: dict[str, Any]
     if isinstance(source, nn.Module):
-        parts = list(source.modules())
+        parts: list[Any] = list(source.modules())
         options = {name: any(getattr(part, name, False) for part in parts) for name in UNTOLD}
         options["causal"] = any(getattr(part, "causal_mask", None) is not None for part in parts)
         options["activation"] = next((x.activation.__name__ for x in parts if hasattr(x, "activation")), None)

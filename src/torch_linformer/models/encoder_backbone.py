@@ -107,13 +107,13 @@ class EncoderBackbone(LinformerPreTrainedModel):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         if kwargs.get("past_key_values") is not None:
             raise ValueError("past_key_values needs a causal model: here every token sees those after it too")
-        padding, mask, length = None, attention_mask, embedded_or_ids.shape[1]
+        padding, mask, length = None, None, embedded_or_ids.shape[1]
         reading: AbstractContextManager[None] = nullcontext()
         if isinstance(attention_mask, Padding):
             padding, mask, length = attention_mask, attention_mask.real.long(), attention_mask.length
             reading = reads_piece(attention_mask)
         elif attention_mask is not None:
-            padding = Padding(attention_mask == 0)
+            padding, mask = Padding(attention_mask == 0), attention_mask
         window, windows = self.config.read_window, None
         if self.config.attention != "full":
             check_length(length, self.config.max_position_embeddings)

@@ -207,7 +207,7 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
 
         Of several labels or numbers those that are NaN are unknown, and the mean is over the others.
         """
-        scores, problem = logits.float(), self.config.problem_type
+        scores, problem = logits.float(), cast(str | None, self.config.problem_type)
         if problem is None:
             several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
             problem = "regression" if self.num_labels == 1 else several
@@ -215,12 +215,12 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
             weights = self.config.class_weights
             weight = None if weights is None else scores.new_tensor(weights)
             return F.cross_entropy(scores, labels.view(-1), weight=weight)
-        targets, loss = labels.to(scores.dtype), F.binary_cross_entropy_with_logits
+        targets, loss = labels.to(scores.dtype), cast(Any, F.binary_cross_entropy_with_logits)
         if problem == "regression":
             targets, loss = targets.view_as(scores), F.mse_loss
         known = ~targets.isnan()
         losses = loss(scores, targets.where(known, 0.0), reduction="none")
-        return losses.where(known, 0.0).sum() / known.sum().clamp(min=1)
+        return cast(Tensor, losses.where(known, 0.0).sum() / known.sum().clamp(min=1))
 
 
 class LinformerForQuestionAnswering(LinformerPreTrainedModel):
