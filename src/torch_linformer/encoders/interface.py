@@ -53,9 +53,8 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Self-attention of queries ``(B, H, N, D)`` to slots, exact tokens and a window of keys ``(B, Hkv, N, D)``.
 
-    What is attended to is the submodule ``linformer`` of ``module``; without one, means of segments. ``distance_bias``
-    is that of :class:`~torch_linformer.nn.attention.context.Call`. A mask that the model has made itself,
-    ``(B, 1, 1, N)``, is read as padding.
+    What is attended to is the submodule ``linformer`` of ``module``; without one, means of segments. A mask that the
+    model has made itself, ``(B, 1, 1, N)``, is read as padding.
 
     Returns:
         ``(B, N, H, D)``, and with ``output_attentions`` weights ``(B, H, N, K + T + 2 reach + 1)``: of slots, exact

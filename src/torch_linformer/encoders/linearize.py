@@ -51,16 +51,13 @@ def linearize(
 
     In every layer that attended to all positions a token attends, in one softmax, to K slots that the input chooses,
     with their mass, to the tokens near it, and to the first and last tokens of the text. Layers that were local keep
-    their window. All other weights stay, under their names; what is new, ``….linformer.*``, is a little
-    more than K × the width of the keys numbers a layer, which begin as means of segments and are to be trained: see
-    ``torch_linformer.distill``. Where ``max_length`` is more than ``usual_length`` they begin light: all slots of a
-    row of ``max_length`` tokens weigh as much as 16 tokens, so that the copy begins as a reader of windows.
+    their window. All other weights stay, under their names; those of slots, ``….linformer.*``, begin as means of
+    segments and are to be trained (``torch_linformer.distill``). Where ``max_length`` is more than ``usual_length``
+    all slots of a full row weigh as much as 16 tokens at first, so that the copy begins as a reader of windows.
 
-    The copy is a deep one, of a class of its own, a subclass of the original's: ``LinearBertModel``.
-    ``save_pretrained`` writes a folder that the Auto classes open once ``torch_linformer`` is imported.
-
-    Before it is returned, the copy and the original read a small made-up batch, every row exactly, and must compute the
-    same up to rounding; the copy also embeds one row of ``max_length`` tokens.
+    The copy is a deep one, of a subclass of the original's class, ``LinearBertModel``; the Auto classes open its folder
+    once ``torch_linformer`` is imported. Before it is returned, both read a small made-up batch, every row exactly, and
+    must compute the same up to rounding; the copy also embeds one row of ``max_length`` tokens.
 
     Args:
         model: with or without a head; its self-attention is bidirectional and goes through the attention interface of

@@ -66,11 +66,7 @@ class Positions:
 
     @classmethod
     def said_by(cls, config: Any) -> "Positions":
-        """Those that the configuration of a linear encoder says.
-
-        Raises:
-            ValueError: it says something else.
-        """
+        """Those that the configuration of a linear encoder says; ``ValueError`` where it says something else."""
         try:
             said = cls(**{**config.positions, "tables": tuple(config.positions["tables"])})
             numbers, names = (said.longest, said.usual, said.offset), said.tables

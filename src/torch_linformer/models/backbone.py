@@ -284,18 +284,16 @@ class LinformerBackbone(LinformerPreTrainedModel):
             with_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
             wanted = with_cache and self.config.causal and not computes_again
             return LinformerCache(self.config.num_hidden_layers) if wanted else None
+        no_prefix = "a prefix of keys and values (prefix tuning) has no place; take prompt tuning or LoRA"
         if not self.config.causal:
             raise ValueError(
-                "past_key_values needs a causal model: here every token sees those after it too, and a prefix of keys "
-                "and values (prefix tuning) has no place; take prompt tuning or LoRA"
+                f"past_key_values needs a causal model: here every token sees those after it too, and {no_prefix}"
             )
         if computes_again:
             raise ValueError("past_key_values with gradient checkpointing: layers computed again would read twice")
         if not isinstance(past_key_values, LinformerCache):
-            raise ValueError(
-                f"past_key_values must be a LinformerCache, got {type(past_key_values).__name__}: a prefix of keys and "
-                "values (prefix tuning) has no place among running sums; take prompt tuning or LoRA"
-            )
+            kind = type(past_key_values).__name__
+            raise ValueError(f"past_key_values must be a LinformerCache, got {kind}: among running sums {no_prefix}")
         return past_key_values
 
     def _padding(
@@ -351,9 +349,8 @@ class LinformerBackbone(LinformerPreTrainedModel):
 
     def _records(self, kwargs: dict[str, Any]) -> tuple[bool, bool]:
         """Whether attention weights and hidden states are recorded."""
-        weights, layers = (
-            bool(kwargs.get(name, getattr(self.config, name))) for name in ("output_attentions", "output_hidden_states")
-        )
+        names = "output_attentions", "output_hidden_states"
+        weights, layers = (bool(kwargs.get(name, getattr(self.config, name))) for name in names)
         return weights, layers
 
 
@@ -396,19 +393,16 @@ class LinformerModel(LinformerBackbone):
                 may stand before these N. Or a ``torch_linformer.distributed.SequencePiece``, where this process holds
                 only a piece of the rows: ``(B, n)`` of the other arguments, and of the hidden states.
             token_type_ids: ``(B, N)``, 0 by default.
-            position_ids: ``(B, N)``; by default each row's real tokens are counted from 0, or go on from the past.
-                Rotary positions always do. Without an ``attention_mask``, positions that begin again (0 1 2 0 1: every
-                one follows the one before it or is the lowest of its row) part a packed row into documents, and each
-                comes out as it does in a row of its own. Any other positions leave a row one document.
+            position_ids: ``(B, N)``; by default real tokens are counted from 0, or go on from the past, as rotary
+                positions always do. Without an ``attention_mask``, positions that begin again (0 1 2 0 1) part a packed
+                row into documents, and each comes out as in a row of its own.
             inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
             past_key_values: what a causal model has read so far; this call adds its input.
-            use_cache: return ``past_key_values``; by default a causal model does unless it is training, or rows are
+            use_cache: return ``past_key_values``; the default of a causal model, unless it is training or rows are
                 packed.
-            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual; boundaries of packed
-                documents that transformers' collators write beside ``position_ids`` are not read. What is recorded
-                leads to the output, so its gradients can be retained, except copies: all of packed rows, the inner
-                hidden states of ``activation_memory="reversible"``, and the attentions of Linformer attention that is
-                causal or has a window.
+            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``. What is recorded leads to the
+                output, so its gradients can be retained, except copies: all of packed rows, inner hidden states of
+                ``activation_memory="reversible"``, and attentions that are causal or have a window.
 
         Raises:
             TypeError: for an argument of another name.

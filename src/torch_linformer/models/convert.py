@@ -196,8 +196,8 @@ def from_linformer_pytorch(
     Args:
         source: a state dict of either class, a checkpoint that holds one, or the module itself; in a ``Padder`` or
             not. Weights do not tell ``causal``, ``full_attention``, ``decoder_mode`` or ``activation``: the module
-            does, and a checkpoint with its options ("args", "config", "hyper_parameters"), so that what cannot be
-            expressed is refused. With a state dict alone they are taken to be off, and a log line says so.
+            does, and a checkpoint with its options. With a state dict alone they are taken to be off, and a log line
+            says so.
         activation: ``gelu`` or ``relu``; by default the module's or the checkpoint's, else ``gelu``.
 
     Returns:

@@ -162,8 +162,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
     """An encoder that reads the whole source and a decoder that writes the target, token by token.
 
     Each layer of the decoder compresses the encoder's output to ``config.memory_k`` slots at most, once for a whole
-    generation; what ``generate`` keeps between two tokens does not grow with the target, nor with the source beyond
-    these.
+    generation: what ``generate`` keeps between two tokens grows no further.
     """
 
     config: LinformerSeq2SeqConfig  # type: ignore[assignment]  # the one model whose configuration holds two
@@ -208,11 +207,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """More or fewer tokens in the one vocabulary of encoder and decoder; without a number, the embeddings.
-
-        Raises:
-            ValueError: where they do not share their embeddings.
-        """
+        """More or fewer tokens in the vocabulary that encoder and decoder share; without a number, the embeddings."""
         if new_num_tokens is None and pad_to_multiple_of is None:
             return self.get_input_embeddings()
         if not self._shares_embeddings:
@@ -225,9 +220,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         return embeddings
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take sources up to ``max_len`` tokens: the encoder, and what the decoder compresses of its output.
-
-        ``model.decoder.resize_max_len`` does the same for targets.
+        """Take sources up to ``max_len`` tokens; ``model.decoder.resize_max_len`` does the same for targets.
 
         Raises:
             ValueError: for an unknown ``mode``, or ``max_len`` below a ``k``; the model is then as before.
