@@ -222,6 +222,8 @@ def test_more_and_fewer_tokens(build, inputs_of, model_class, attention):
         if scores_words:
             assert after["logits"].shape[-1] == size
             assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+            tables = [x for x in model.modules() if getattr(x, "weight", None) is model.get_input_embeddings().weight]
+            assert {getattr(x, "num_embeddings", size) for x in tables} == {size}
             after, before = ({**x, "logits": x["logits"][..., :30]} for x in (after, before))
         assert_close(after, before)
 

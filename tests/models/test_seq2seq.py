@@ -418,9 +418,7 @@ def test_what_is_tied_is_saved_once(make, source, target, tmp_path, layout, shar
 
 def test_vocabularies_of_their_own_are_not_resized_together(make):
     apart = make()
-    with pytest.raises(
-        ValueError, match=r"embeddings of their own: model.encoder.resize_token_embeddings"
-    ):
+    with pytest.raises(ValueError, match=r"embeddings of their own: model.encoder.resize_token_embeddings"):
         apart.resize_token_embeddings(41)
     assert apart.resize_token_embeddings() is apart.get_input_embeddings()
 

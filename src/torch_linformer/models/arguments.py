@@ -63,8 +63,8 @@ def recording(run: Callable[P, T]) -> Callable[P, T]:
     return cast(Callable[P, T], merge_with_config_defaults(capture_outputs(run)))
 
 
-def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, Any]:
-    """``kwargs`` for the layers of a backbone; refused where rows are packed or cut in a way that these do not see."""
+def check_rows(kwargs: dict[str, Any], position_ids: object) -> None:
+    """Raise ``ValueError`` where rows are packed, or cut into pieces, in a way that a backbone does not see."""
     accelerate: Any = sys.modules.get("accelerate.state")
     if accelerate is not None and not torch.compiler.is_compiling() and accelerate.is_initialized():
         parallelism = accelerate.AcceleratorState().parallelism_config
@@ -80,7 +80,6 @@ def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, An
             f"{boundaries[0]} without position_ids: packed documents are told apart by position_ids that begin again; "
             "give them too (DataCollatorWithFlattening: return_position_ids=True)"
         )
-    return {name: value for name, value in kwargs.items() if name not in UNREAD}
 
 
 def refuse(name: str, function: str, known: list[str]) -> None:

@@ -18,7 +18,7 @@ from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import runs_in_chunks
 from torch_linformer.functional.slots import check_length
 from torch_linformer.functional.softmax import check_exact_tokens
-from torch_linformer.models.arguments import CACHE, known_arguments, recording, without_unread
+from torch_linformer.models.arguments import CACHE, check_rows, known_arguments, recording
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig, NotCopied, attention_options
 from torch_linformer.models.lexical_head import LexicalHead
@@ -242,7 +242,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         tokens = input_ids if inputs_embeds is None else inputs_embeds
         if tokens is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        kwargs = without_unread(kwargs, position_ids)
+        check_rows(kwargs, position_ids)
         batch, length = tokens.shape[:2]
         documents = packed_rows(position_ids, batch) if attention_mask is None and length > 1 else None
         if documents is not None:

@@ -18,7 +18,7 @@ from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.functional.slots import check_length
 from torch_linformer.functional.softmax import check_exact_tokens
-from torch_linformer.models.arguments import known_arguments, without_unread
+from torch_linformer.models.arguments import check_rows, known_arguments
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig, inputs_of
 from torch_linformer.models.packed import refuse_packed_rows
@@ -129,7 +129,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
             "inputs_embeds": inputs_embeds,
         }
         recorded = {name: kwargs.get(name, getattr(self.config, name)) for name in RECORDED}
-        without_unread(kwargs, position_ids)
+        check_rows(kwargs, position_ids)
         if window is not None and (records_a_graph() or length > window):
             if recorded["output_attentions"]:
                 raise ValueError(f"this encoder reads {window} tokens at once: no attention goes over all {length}")
