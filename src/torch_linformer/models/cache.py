@@ -79,12 +79,9 @@ class LinformerCacheLayer(CacheLayerMixin):
 class LinformerCache(Cache):
     """One :class:`torch_linformer.nn.Past` per layer.
 
-    With Linformer attention its size does not depend on how much was read: K × (2D + 2) numbers and the keys and values
-    of the last w − 1 and first ``exact_first`` tokens per head; in a decoder also 2 × K × D numbers of the memory. With
+    With Linformer attention its size does not depend on how much was read: K × (2D + 2) numbers a head, the keys and
+    values of the last w − 1 and first ``exact_first`` tokens, and in a decoder 2 × K × D of the memory. With
     ``attention="full"`` it holds every key and value.
-
-    Args:
-        num_hidden_layers: layers of the model.
     """
 
     layers: list[LinformerCacheLayer]  # type: ignore[assignment]

@@ -156,9 +156,6 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
 
         Where a row is only a part of its document, a lexical head may read all of it: ``whole_ids`` ``(B, M)``, padded
         with ``config.pad_token_id`` or a negative number.
-
-        Raises:
-            ValueError: ``whole_ids`` without a lexical head, or a lexical head without ids.
         """
         if self.lexical is None and whole_ids is not None:
             raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_features=None)")
@@ -313,10 +310,7 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
 
 
 class LinformerLMHead(nn.Module):
-    """Dense layer, activation, norm, then logits over the vocabulary (their weight tied to the word embeddings).
-
-    Without ``config.lm_head_transform`` only the last.
-    """
+    """Dense layer, activation and norm (unless ``config.lm_head_transform`` is False), logits over the vocabulary."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
@@ -372,12 +366,10 @@ class LinformerForMaskedLM(VocabularyScores, LinformerPreTrainedModel):
         sparse_prediction: bool = False,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone.
+        """Logits, and the loss if ``labels`` ``(B, N)`` are given; the other arguments are those of the backbone.
 
-        Args:
-            labels: ``(B, N)``.
-            sparse_prediction: compute the logits only where a label is not −100, ``(labels, vocab_size)``. The loss is
-                the same; of a masked language model's training step most of the work is logits that it ignores.
+        With ``sparse_prediction`` only the logits where a label is not −100, ``(labels, vocab_size)``: the loss is the
+        same, and most of the work of a training step is logits that it ignores.
         """
         if sparse_prediction and labels is None:
             raise ValueError("sparse_prediction=True predicts the tokens that have labels: give labels")
