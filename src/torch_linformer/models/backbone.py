@@ -49,18 +49,6 @@ class DecoderBlock(GradientCheckpointingLayer, DecoderLayer):
     """The layer of the decoder of an encoder-decoder."""
 
 
-def build_encoder(config: LinformerConfig) -> Encoder:
-    """The encoder of ``config``; with ``attention="full"`` it differs only in the attention."""
-    max_len = config.max_position_embeddings
-    plan = plan_layers(config.k, config.num_hidden_layers, max_len, config.hidden_size, attention_options(config))
-    block = ReversibleBlock if config.activation_memory == "reversible" else EncoderBlock
-    layers = [block(build_attention(config, max_len, k, plan.options), **layer_options(config)) for k in plan.k]
-    memory = cast(ActivationMemory, config.activation_memory)
-    return Encoder(
-        layers, final_norm(config), plan.shared_projection, activation_memory=memory, chunk_size=config.chunk_size
-    )
-
-
 def build_attention(config: LinformerConfig, max_len: int, k: int, options: dict[str, Any]) -> Attention:
     """One attention of ``config``, to sequences of ``max_len``."""
     sizes, dropout = (config.hidden_size, config.num_attention_heads), config.attention_probs_dropout_prob
@@ -370,7 +358,16 @@ class LinformerModel(LinformerBackbone):
                 "backbone_config is for heads of rows, tokens and answers: open the folder as one of these, or take "
                 "the encoder itself, torch_linformer.linearize"
             )
-        self.encoder = build_encoder(config)
+        max_len = config.max_position_embeddings
+        plan = plan_layers(config.k, config.num_hidden_layers, max_len, config.hidden_size, attention_options(config))
+        block = ReversibleBlock if config.activation_memory == "reversible" else EncoderBlock
+        self.encoder = Encoder(
+            [block(build_attention(config, max_len, k, plan.options), **layer_options(config)) for k in plan.k],
+            final_norm(config),
+            plan.shared_projection,
+            activation_memory=cast(ActivationMemory, config.activation_memory),
+            chunk_size=config.chunk_size,
+        )
         self.post_init()
 
     @known_arguments()

@@ -39,26 +39,6 @@ from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.stack import plan_layers
 
 
-def build_decoder(config: LinformerSeq2SeqConfig) -> Decoder:
-    """The decoder of ``config``; with ``attention="full"`` it differs only in the attentions."""
-    encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
-    num_layers, max_len, width = decoder.num_hidden_layers, decoder.max_position_embeddings, encoder.hidden_size
-    target = plan_layers(decoder.k, num_layers, max_len, decoder.hidden_size, attention_options(decoder))
-    memory_k, memory_len = cast("int | list[int]", config.memory_k), encoder.max_position_embeddings
-    memory = plan_layers(memory_k, num_layers, memory_len, width, memory_options(config), name="memory_k")
-    cross_attention = {**memory.options, "kdim": width, "vdim": width}
-    blocks = [
-        DecoderBlock(
-            build_attention(decoder, max_len, k, target.options),
-            build_attention(decoder, memory_len, layer_memory_k, cross_attention),
-            **layer_options(decoder),
-        )
-        for k, layer_memory_k in zip(target.k, memory.k, strict=True)
-    ]
-    activation_memory = cast(ActivationMemory, decoder.activation_memory)
-    return Decoder(blocks, final_norm(decoder), memory.shared_projection, activation_memory=activation_memory)
-
-
 class LinformerDecoderModel(LinformerBackbone):
     """Target ids and an encoder's output in, hidden states out.
 
@@ -72,8 +52,24 @@ class LinformerDecoderModel(LinformerBackbone):
     }
 
     def __init__(self, config: LinformerSeq2SeqConfig) -> None:
-        super().__init__(cast(LinformerConfig, config.decoder))
-        self.decoder = build_decoder(config)
+        encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
+        super().__init__(decoder)
+        num_layers, max_len, width = decoder.num_hidden_layers, decoder.max_position_embeddings, encoder.hidden_size
+        target = plan_layers(decoder.k, num_layers, max_len, decoder.hidden_size, attention_options(decoder))
+        memory_k, memory_len = cast("int | list[int]", config.memory_k), encoder.max_position_embeddings
+        memory = plan_layers(memory_k, num_layers, memory_len, width, memory_options(config), name="memory_k")
+        cross_attention = {**memory.options, "kdim": width, "vdim": width}
+        blocks = [
+            DecoderBlock(
+                build_attention(decoder, max_len, k, target.options),
+                build_attention(decoder, memory_len, layer_memory_k, cross_attention),
+                **layer_options(decoder),
+            )
+            for k, layer_memory_k in zip(target.k, memory.k, strict=True)
+        ]
+        activation_memory = cast(ActivationMemory, decoder.activation_memory)
+        norm, shared = final_norm(decoder), memory.shared_projection
+        self.decoder = Decoder(blocks, norm, shared, activation_memory=activation_memory)
         self.post_init()
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
