@@ -35,6 +35,8 @@ from torch_linformer.nn.projection import SequenceProjection, resize_rows
 from torch_linformer.nn.reversible import ReversibleEncoderLayer
 from torch_linformer.nn.stack import plan_layers
 
+Inputs = dict[str, Tensor | None]  # what is embedded, by its name in forward
+
 
 # Layers that transformers can checkpoint and whose output it can record.
 class EncoderBlock(GradientCheckpointingLayer, EncoderLayer):
@@ -214,17 +216,16 @@ class LinformerBackbone(LinformerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.word_embeddings = cast(nn.Embedding, value)
 
-    def read(
+    def prepare(
         self,
-        inputs: dict[str, Tensor | None],
+        inputs: Inputs,
         attention_mask: Tensor | Padding | None,
         past_key_values: LinformerCache | None,
         use_cache: bool | None,
         kwargs: dict[str, Any],
-        **memory: Tensor | None,
-    ) -> Any:
-        """What ``forward`` returns: ``_run`` of what it is given, checked, each document in its own row, real tokens
-        first, and the outputs where their tokens stood before. ``inputs`` is what is embedded.
+    ) -> tuple[Inputs, Padding | None, dict[str, Any], Padding | PackedRows | None]:
+        """Arguments of ``forward``, checked: what is embedded, each document in its own row and real tokens first; the
+        padding of these rows; the other arguments; and how tokens were moved to the rows, None if they were not.
         """
         input_ids, inputs_embeds, position_ids = (inputs.get(x) for x in ("input_ids", "inputs_embeds", "position_ids"))
         tokens = input_ids if inputs_embeds is None else inputs_embeds
@@ -242,28 +243,28 @@ class LinformerBackbone(LinformerPreTrainedModel):
             length, use_cache = attention_mask.length, False
         cache = self._cache(past_key_values, use_cache)
         padding = self._padding(batch, length, attention_mask, cache)
-        kwargs.update(memory, past_key_values=cache, return_dict=True)
+        kwargs.update(past_key_values=cache, return_dict=True)
         # Tokens are moved once for all layers; but what is recorded must lead to the output, so there each layer does.
         rows: Padding | PackedRows | None = documents
         if documents is None and padding is not None and padding.order is not None and not any(self._records(kwargs)):
             rows = padding
         if rows is None:
-            return self._run(inputs, padding, **kwargs)
-        outputs = self._run(
-            {name: None if x is None else rows.justify(x) for name, x in inputs.items()}, rows.justified, **kwargs
-        )
+            return inputs, padding, kwargs, None
+        moved = {name: None if x is None else rows.justify(x) for name, x in inputs.items()}
+        return moved, rows.justified, kwargs, rows
+
+    def put_back(self, outputs: Any, rows: Padding | PackedRows | None) -> Any:
+        """Outputs where their tokens stood before they were moved to ``rows``."""
+        if rows is None:
+            return outputs
         for name, value in outputs.items():
             if isinstance(value, Tensor):
                 outputs[name] = rows.restore(value)
             elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
                 outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
-        if outputs.attentions is not None and self.config.attention == "full" and documents is not None:
-            outputs["attentions"] = tuple(documents.restore_keys(x) for x in outputs.attentions)
+        if outputs.attentions is not None and self.config.attention == "full" and isinstance(rows, PackedRows):
+            outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
         return outputs
-
-    def _run(self, inputs: dict[str, Tensor | None], padding: Padding | None, **kwargs: Any) -> Any:
-        """The outputs of the embeddings and the stack for one document a row."""
-        raise NotImplementedError
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
@@ -323,7 +324,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
             positions.num_embeddings = max_len
         self.config.max_position_embeddings = max_len
 
-    def _embed(self, inputs: dict[str, Tensor | None], padding: Padding | None, cache: LinformerCache | None) -> Tensor:
+    def _embed(self, inputs: Inputs, padding: Padding | None, cache: LinformerCache | None) -> Tensor:
         """The embeddings of rows whose real tokens are counted, wherever they stand."""
         start = None if cache is None else cache.tokens
         if padding is not None:
@@ -408,20 +409,21 @@ class LinformerModel(LinformerBackbone):
                 causal, or packed rows are to be kept in one.
             RuntimeError: for packed rows in a compiled or exported graph, which cannot look for them.
         """
-        inputs = {
+        inputs: Inputs = {
             "input_ids": input_ids,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
         }
-        return cast(BaseModelOutputWithPast, self.read(inputs, attention_mask, past_key_values, use_cache, kwargs))
+        inputs, padding, options, rows = self.prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        return cast(BaseModelOutputWithPast, self.put_back(self._run(inputs, padding, **options), rows))
 
     @recording
     def _run(
         self,
-        inputs: dict[str, Tensor | None],
+        inputs: Inputs,
         padding: Padding | None,
-        past_key_values: LinformerCache | None = None,
+        past_key_values: LinformerCache | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         need_weights, need_layers = self._records(kwargs)

@@ -15,6 +15,7 @@ from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import CACHE, known_arguments, recording
 from torch_linformer.models.backbone import (
     DecoderBlock,
+    Inputs,
     LinformerBackbone,
     LinformerModel,
     LinformerPreTrainedModel,
@@ -96,24 +97,24 @@ class LinformerDecoderModel(LinformerBackbone):
         ``past_key_values`` holds what the layers read of them.
         """
         refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
-        inputs = {
+        inputs: Inputs = {
             "input_ids": input_ids,
             "token_type_ids": None,
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
         }
-        memory = {"memory": encoder_hidden_states, "memory_mask": encoder_attention_mask}
-        outputs = self.read(inputs, attention_mask, past_key_values, use_cache, kwargs, **memory)
-        return cast(BaseModelOutputWithPastAndCrossAttentions, outputs)
+        inputs, padding, options, rows = self.prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        outputs = self._run(inputs, padding, encoder_hidden_states, encoder_attention_mask, **options)
+        return cast(BaseModelOutputWithPastAndCrossAttentions, self.put_back(outputs, rows))
 
     @recording
     def _run(
         self,
-        inputs: dict[str, Tensor | None],
+        inputs: Inputs,
         padding: Padding | None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        past_key_values: LinformerCache | None = None,
+        memory: Tensor | None,
+        memory_mask: Tensor | None,
+        past_key_values: LinformerCache | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         read, memory_padding = self._memory(memory, memory_mask, past_key_values)
