@@ -152,5 +152,5 @@ def _split(padding: Padding, exact_below: int) -> tuple[tuple[Tensor, Padding], 
     """Numbers and padding of the short rows and of the long ones, and the way back from one after the other."""
     is_short = padding.tokens.squeeze(-1) <= exact_below
     short, long = (chosen.nonzero().squeeze(-1) for chosen in (is_short, ~is_short))
-    paddings = (Padding(padding.mask[x], padding.in_order) for x in (short, long))
-    return (short, next(paddings)), (long, next(paddings)), torch.argsort(torch.cat([short, long]))
+    of_short, of_long = (Padding(padding.mask[x], padding.in_order) for x in (short, long))
+    return (short, of_short), (long, of_long), torch.argsort(torch.cat([short, long]))

@@ -31,12 +31,15 @@ def pool(hidden: Tensor, attention_mask: Tensor | Padding | None, pooling: str) 
         if rows.is_piece:
             states = find_exact_tokens(hidden, rows, int(pooling == "cls"), int(pooling == "last")).take(hidden)
         else:
-            columns = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
-            column = (rows.real * (columns.flip(0) if pooling == "cls" else columns)).argmax(dim=-1)
+            places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+            places = places.flip(0) if pooling == "cls" else places  # the largest is that of the token asked for
+            column = (rows.real * places).argmax(dim=-1)
             states = hidden[torch.arange(hidden.shape[0], device=hidden.device), column].unsqueeze(1)
         return states.squeeze(1).masked_fill(rows.tokens == 0, 0.0)
     if pooling == "max":
-        filled = F.pad(fill_padding(hidden, rows.mask, float("-inf")), (0, 0, 0, 1), value=float("-inf"))
+        filled = fill_padding(hidden, rows.mask, float("-inf"))
+        if rows.is_piece:  # which may have no positions
+            filled = F.pad(filled, (0, 0, 0, 1), value=float("-inf"))
         return rows.maximum(filled.amax(dim=1)).masked_fill(rows.tokens == 0, 0.0)
     # A sum over a long document is inaccurate in half precision.
     accurate = torch.promote_types(hidden.dtype, torch.float32)
