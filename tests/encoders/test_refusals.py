@@ -64,18 +64,22 @@ def test_what_is_linear_already():
         linearize(linear(original(BERT)))
 
 
+NOTHING = "k=0 leaves only the window, and without a window nothing is left to attend to"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"k": 51}, "k must be at most the 50 tokens read at once, got 51"),
-        ({"k": -1}, "k must be at least 0, got -1"),
+        *(
+            ({name: -1}, f"{name} must be at least 0, got -1")
+            for name in ("k", "exact_first", "exact_last", "exact_below")
+        ),
         ({"window": -2}, "window"),
-        ({"exact_first": -1}, "exact_first must be at least 0, got -1"),
-        ({"exact_last": -3}, "exact_last must be at least 0, got -3"),
-        ({"exact_below": -1}, "exact_below must be at least 0, got -1"),
         ({"projection": "conv"}, "projection must be .*dynamic.*mean"),
-        ({"max_length": 0}, "max_length must be at least 1, got 0"),
-        ({"max_length": -5}, "max_length must be at least 1, got -5"),
+        *(({"max_length": number}, f"max_length must be at least 1, got {number}") for number in (0, -5)),
+        ({"k": 0, "window": 0}, NOTHING),
+        *(({"usual_length": x}, f"usual_length must lie between 3 and the 50 tokens .*, got {x}") for x in (2, 51)),
     ],
     ids=str,
 )
@@ -83,22 +87,9 @@ def test_numbers_out_of_range(options, said):
     with pytest.raises(ValueError, match=said) as error:
         linearize(original(BERT), **options)
     assert one_line(error)
-    with pytest.raises(ValueError, match=said):
-        LinearOptions(**{"k": 7, "max_length": 50, **options})
-
-
-def test_nothing_to_attend_to():
-    said = "k=0 leaves only the window, and without a window nothing is left to attend to"
-    with pytest.raises(ValueError, match=said):
-        linearize(original(BERT), k=0, window=0)
-    with pytest.raises(ValueError, match=said):
-        LinearOptions(k=0, window=None)
-
-
-@pytest.mark.parametrize("usual", [2, 51])
-def test_a_usual_length_that_cannot_be(usual):
-    with pytest.raises(ValueError, match=f"usual_length must lie between 3 and the 50 tokens .*, got {usual}"):
-        linearize(original(BERT), usual_length=usual)
+    if "usual_length" not in options:
+        with pytest.raises(ValueError, match=said):
+            LinearOptions(**{"k": 7, "max_length": 50, **options, "window": options.get("window", 128) or None})
 
 
 def test_a_text_that_is_too_long():
@@ -162,15 +153,29 @@ def test_another_attention_for_a_linear_folder(folder):
     model.set_attn_implementation("linformer")
 
 
-def test_a_folder_of_a_newer_version(folder):
-    changed = folder(lambda fields: fields["linformer"]["options"].update(exact_middle=3))
-    with pytest.raises(ValueError, match="exact_middle is no option of a linear encoder here: update torch-linformer"):
-        AutoModel.from_pretrained(changed)
-
-
-def test_a_folder_without_its_options(folder):
-    with pytest.raises(ValueError, match=r"config\.json says nothing of linformer: make such a model by torch_linf"):
-        AutoModel.from_pretrained(folder(lambda fields: fields.pop("linformer")))
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda fields: fields["linformer"]["options"].update(exact_middle=3),
+            "exact_middle is no option of a linear enc",
+        ),
+        (
+            lambda fields: fields.pop("linformer"),
+            "says nothing of linformer: make such a model by torch_linformer.linear",
+        ),
+        (
+            lambda fields: fields["linformer"]["attentions"].update(nowhere=[1, 1, 1, None]),
+            "attentions has nowhere, and",
+        ),
+        (lambda fields: fields["positions"].update(tables=["nowhere"]), "positions has nowhere, and"),
+        (lambda fields: fields["positions"].update(longest="50"), "has no positions of a linear encoder"),
+    ],
+)
+def test_a_folder_that_says_otherwise_or_nothing(folder, change, said):
+    with pytest.raises(ValueError, match=rf"config\.json:? .*{said}") as error:
+        AutoModel.from_pretrained(folder(change))
+    assert one_line(error)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from transformers import Trainer, TrainingArguments
 
 from torch_linformer import LinformerSeq2SeqConfig
 from torch_linformer.models import LinformerConfig, LinformerForCausalLM
-from torch_linformer.models.auto import AUTO_CLASSES
+from torch_linformer.models.configuration import AUTO_CLASSES
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from torch_linformer.models import (
     LinformerForConditionalGeneration,
     LinformerForSequenceClassification,
     LinformerModel,
-    LinformerSeq2SeqConfig,
 )
 
 CLASSES = LinformerForSequenceClassification
@@ -144,19 +143,18 @@ def test_exported_model(build, batches, model_class, fields):
 
 
 @pytest.mark.parametrize(
-    ("decodes", "fields"),
-    [("causal", {"window": None, "position_embedding": "rotary"}), ("seq2seq", {"window": 5, "exact_first": 2})],
+    ("model_class", "fields"),
+    [
+        (LinformerForCausalLM, {"window": None, "position_embedding": "rotary"}),
+        (LinformerForConditionalGeneration, {"decoder": {"exact_first": 2}}),
+    ],
     ids=["causal", "seq2seq"],
 )
 @torch.no_grad()
-def test_an_exported_step_writes_on_token_by_token(build, tiny, token_ids, decodes, fields):
-    ids, name, source = token_ids(2, 9), "input_ids", {}
-    if decodes == "causal":
-        model = build(LinformerForCausalLM, **fields)
-    else:
-        decoder = tiny(causal=True, **fields)
-        config = LinformerSeq2SeqConfig(encoder=tiny(), decoder=decoder, decoder_start_token_id=1)
-        model, name = LinformerForConditionalGeneration(config).double().eval(), "decoder_input_ids"
+def test_an_exported_step_writes_on_token_by_token(build, token_ids, model_class, fields):
+    ids, name, source, model = token_ids(2, 9), "input_ids", {}, build(model_class, **fields)
+    if model_class is LinformerForConditionalGeneration:
+        name = "decoder_input_ids"
         source = {"input_ids": ids, "attention_mask": (torch.arange(9) > torch.tensor([[2], [-1]])).long()}
     expected = model(**{**source, name: ids}).logits
     cache = model(**{**source, name: ids[:, :5]}).past_key_values

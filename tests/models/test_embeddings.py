@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.models import LinformerModel
-from torch_linformer.models.embeddings import sinusoids
+from torch_linformer.models.backbone import sinusoids
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from torch_linformer.models import (
     LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
-    LinformerModel,
 )
 from torch_linformer.models.pooling import pool
 
@@ -248,26 +247,6 @@ def test_masked_lm_scores_by_hand(build, token_ids):
     hidden = F.layer_norm(hidden, (15,), weights["lm_head.norm.weight"], weights["lm_head.norm.bias"], 0.125)
     scores = hidden @ weights["linformer.embeddings.word_embeddings.weight"].T
     assert_close(model(ids).logits, scores + weights["lm_head.decoder.bias"])
-
-
-@pytest.mark.parametrize("model_class", [LinformerModel, LinformerForSequenceClassification, LinformerForMaskedLM])
-@pytest.mark.parametrize("by", ["argument", "config"])
-@torch.no_grad()
-def test_outputs_as_a_tuple(build, token_ids, model_class, by):
-    model = build(model_class)
-    ids = token_ids(2, 11)
-    labels = {LinformerForMaskedLM: ids, LinformerForSequenceClassification: torch.tensor([0, 1])}.get(model_class)
-    inputs = {"input_ids": ids, "attention_mask": torch.ones(2, 11), **({} if labels is None else {"labels": labels})}
-    recorded = {"output_hidden_states": True, "output_attentions": True}
-    named = model(**inputs, **recorded)
-    assert (len(named.hidden_states), len(named.attentions)) == (3, 2)
-    if by == "config":
-        model.config.return_dict = False
-    else:
-        recorded["return_dict"] = False
-    outputs = model(**inputs, **recorded)
-    assert type(outputs) is tuple
-    assert_close(outputs, named.to_tuple(), rtol=0, atol=0)
 
 
 def losses_of_training(model, batch, steps):

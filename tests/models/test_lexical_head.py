@@ -198,7 +198,7 @@ def test_what_it_cannot_read_is_refused(model, build, token_ids):
         build(LinformerForSequenceClassification)(token_ids(1, 4), whole_ids=token_ids(1, 4))
     with pytest.raises(ValueError, match="lexical_features must be at least 1, got 0"):
         build(LinformerForSequenceClassification, lexical_features=0)
-    with pytest.raises(ValueError, match="lexical_letters must not be negative, got -1"):
+    with pytest.raises(ValueError, match="lexical_letters must be at least 0, got -1"):
         build(LinformerForSequenceClassification, lexical_features=4, lexical_letters=-1)
 
 

@@ -67,12 +67,13 @@ DECODERS = {
     "no slots": {"window": 8, "k": 0},
     "full": {"attention": "full"},
 }
-HEADS = {
-    LinformerForMaskedLM: (LENGTH,),
-    LinformerForMultipleChoice: (),
-    LinformerForSequenceClassification: (),
-    LinformerForTokenClassification: (LENGTH,),
-}
+HEADS = (
+    LinformerForMaskedLM,
+    LinformerForMultipleChoice,
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+)
 masked = pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 
 
@@ -149,16 +150,7 @@ def test_an_encoder_and_decoder(kind, masked):
 @masked
 @pytest.mark.parametrize("model_class", HEADS)
 @pytest.mark.usefixtures("nowhere_else")
-def test_heads_and_their_losses(model_class, masked):
+def test_heads_and_their_losses(labels_of, model_class, masked):
     choices = (3,) if model_class is LinformerForMultipleChoice else ()
     inputs = ids_and_mask(masked, 2, *choices, LENGTH)
-    labels = torch.zeros(2, *HEADS[model_class], dtype=torch.long, device=META)
-    build(model_class)(**inputs, labels=labels).loss.backward()
-
-
-@masked
-@pytest.mark.usefixtures("nowhere_else")
-def test_spans_and_their_loss(masked):
-    ends = torch.zeros(2, dtype=torch.long, device=META)
-    model = build(LinformerForQuestionAnswering)
-    model(**ids_and_mask(masked, 2, LENGTH), start_positions=ends, end_positions=ends).loss.backward()
+    build(model_class)(**inputs, **labels_of(model_class, inputs)).loss.backward()

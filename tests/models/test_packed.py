@@ -16,7 +16,6 @@ from torch_linformer.models import (
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
     LinformerModel,
-    LinformerSeq2SeqConfig,
 )
 
 LENGTHS = [[7, 11, 1, 5], [13, 11]]
@@ -194,11 +193,10 @@ def test_tokens_of_packed_rows_are_classified(build, rows):
         assert_close(logits[row, span], model(ids[row : row + 1, span]).logits[0], rtol=0, atol=EXACT)
 
 
-def test_a_decoder_refuses_packed_targets(tiny, rows):
-    config = LinformerSeq2SeqConfig(encoder=tiny(), decoder=tiny(causal=True), decoder_start_token_id=1)
+def test_a_decoder_refuses_packed_targets(build, rows):
     ids, positions, _ = rows
     with pytest.raises(ValueError, match=PACKED_ERROR + ": a decoder takes one target a row"):
-        LinformerForConditionalGeneration(config)(ids, decoder_input_ids=ids, decoder_position_ids=positions)
+        build(LinformerForConditionalGeneration)(ids, decoder_input_ids=ids, decoder_position_ids=positions)
 
 
 @torch.no_grad()

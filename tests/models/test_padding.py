@@ -133,27 +133,6 @@ def test_a_padded_row_gives_what_the_row_alone_gives(build, rows, placement, nam
             close(of_row, expected[0])
 
 
-@pytest.mark.parametrize("attention", ["linformer", "full"])
-@pytest.mark.parametrize(
-    ("model_class", "fields"),
-    [
-        *((LinformerForSequenceClassification, {"pooling": pooling}) for pooling in POOLINGS),
-        (LinformerForSequenceClassification, {"pooling": "mean", "classifier_hidden_act": "tanh"}),
-        (LinformerForMaskedLM, {}),
-    ],
-    ids=str,
-)
-@torch.no_grad()
-def test_scores_of_a_padded_row(build, rows, placement, model_class, fields, attention):
-    model = build(model_class, num_labels=5, attention=attention, **fields)
-    del rows["position_ids"]
-    padded = model(**rows, attention_mask=mask_of(placement)).logits
-    for row in range(len(REAL_TOKENS)):
-        real = columns_of(placement, row)
-        alone = model(**{key: value[row : row + 1, real] for key, value in rows.items()}).logits
-        close(padded[row, real] if padded.dim() == 3 else padded[row], alone[0])
-
-
 @pytest.mark.parametrize("position_embedding", ["learned", "sinusoidal", "none"])
 @torch.no_grad()
 def test_explicit_positions_move_with_their_tokens(build, rows, placement, position_embedding):

@@ -364,32 +364,6 @@ def test_the_collator_of_transformers_makes_its_batches(make):
     assert_close(model(**batch).loss, (2 * alone[0] + 3 * alone[1]) / 5)
 
 
-@both
-@pytest.mark.parametrize("way", ["plain", "memory", "switch"])
-def test_every_parameter_learns_with_and_without_checkpointing(enable_checkpointing, make, source, target, layout, way):
-    drop = {"hidden_dropout_prob": 0.2}
-    model = make(layout, decoder=drop, encoder=drop).train()
-
-    def gradients():
-        model.zero_grad()
-        torch.manual_seed(1)
-        model(source, token_type_ids=source % 4, labels=target).loss.backward()
-        return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-    expected = gradients()
-    idle = {name for name, gradient in expected.items() if not gradient.any()}
-    assert all(gradient.isfinite().all() for gradient in expected.values())
-    # Scores do not depend on the bias of keys: softmax takes it out again, unless slots weigh it.
-    assert all(name.endswith("k_proj.bias") for name in idle), idle
-    if way == "memory":
-        model.encoder.encoder.activation_memory = model.decoder.decoder.activation_memory = "checkpoint"
-        assert_close(gradients(), expected)
-    if way == "switch":
-        for reentrant in (False, True):
-            enable_checkpointing(model, {"use_reentrant": reentrant})
-            assert_close(gradients(), expected)
-
-
 @pytest.mark.parametrize("memory", ["none", "checkpoint"])
 @pytest.mark.parametrize("model_class", [LinformerForConditionalGeneration, LinformerForCausalLM])
 def test_no_past_is_read_twice_where_layers_run_again(enable_checkpointing, make, build, source, model_class, memory):
@@ -423,7 +397,7 @@ def test_no_past_is_read_twice_where_layers_run_again(enable_checkpointing, make
     [(True, True, torch.float32), (False, True, torch.bfloat16), (True, False, torch.float64)],
 )
 @torch.no_grad()
-def test_saved_and_loaded_by_its_auto_class(make, source, target, tmp_path, layout, share, tie, dtype):
+def test_what_is_tied_is_saved_once(make, source, target, tmp_path, layout, share, tie, dtype):
     width = {"hidden_size": 15} if share and tie else {}
     model = make(layout, dtype=dtype, share_embeddings=share, tie_word_embeddings=tie, decoder=width)
     model.generation_config = GenerationConfig.from_model_config(model.config)
@@ -434,34 +408,18 @@ def test_saved_and_loaded_by_its_auto_class(make, source, target, tmp_path, layo
     assert len(matrices) == (3 if not tie else 1 if share else 2)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     assert type(loaded) is LinformerForConditionalGeneration and loaded.dtype == dtype
-    assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
     assert_close(loaded(source, labels=target).logits, model(source, labels=target).logits)
     embeddings = [x.get_input_embeddings().weight for x in (loaded.encoder, loaded.decoder)]
     assert (embeddings[0] is embeddings[1]) == (share and tie)
     assert (loaded.get_output_embeddings().weight is embeddings[1]) == tie
     generation = loaded.generation_config
     assert (generation.decoder_start_token_id, generation.eos_token_id, generation.pad_token_id) == (START, EOS, PAD)
-    assert type(AutoModelForSeq2SeqLM.from_config(loaded.config)) is type(model)
 
 
-@torch.no_grad()
-def test_more_and_fewer_tokens(make, token_ids):
-    model = make(share_embeddings=True, decoder={"hidden_size": 15})
-    ids = token_ids(ROWS, SOURCE, high=30)
-    before = model(ids, labels=ids).logits
-    for size in (41, 30):
-        model.resize_token_embeddings(size)
-        assert model.config.encoder.vocab_size == model.config.decoder.vocab_size == size
-        assert model.encoder.get_input_embeddings().weight is model.decoder.get_input_embeddings().weight
-        assert model.get_output_embeddings().weight is model.decoder.get_input_embeddings().weight
-        logits = model(ids, labels=ids).logits
-        assert logits.shape[-1] == size
-        assert_close(logits[..., :30], before[..., :30])
-    with pytest.raises(
-        ValueError, match=r"embeddings of their own: model.encoder.resize_token_embeddings\(...\) resiz"
-    ):
-        make().resize_token_embeddings(41)
+def test_vocabularies_of_their_own_are_not_resized_together(make):
     apart = make()
+    with pytest.raises(ValueError, match=r"embeddings of their own: model.encoder.resize_token_embeddings"):
+        apart.resize_token_embeddings(41)
     assert apart.resize_token_embeddings() is apart.get_input_embeddings()
 
 
@@ -498,18 +456,6 @@ def test_a_target_longer_than_learned_positions_is_refused_and_rotary_ones_have_
 
 def test_evaluation_by_the_trainer_leaves_the_cache_out(seq2seq_config):
     assert seq2seq_config().keys_to_ignore_at_inference == ["past_key_values", "cache"]
-
-
-@both
-@torch.no_grad()
-def test_eager_and_sdpa_and_a_device_map(make, source, target, tmp_path, layout):
-    model = make(layout)
-    model.save_pretrained(tmp_path)
-    for options in ({"attn_implementation": "eager"}, {"attn_implementation": "sdpa"}, {"device_map": "auto"}):
-        loaded = LinformerForConditionalGeneration.from_pretrained(tmp_path, **options).eval()
-        assert_close(loaded(source, labels=target).logits, model(source, labels=target).logits)
-    layers = {type(layer).__name__ for part in (model.encoder.encoder, model.decoder.decoder) for layer in part.layers}
-    assert layers <= model._no_split_modules
 
 
 def test_first_weights_come_from_the_configuration_of_each_side(seq2seq_config, poisoned_memory):

@@ -7,7 +7,7 @@ import pytest
 import torch_linformer
 from torch_linformer import LinformerSeq2SeqConfig, __version__
 from torch_linformer.models import LinformerConfig, LinformerModel
-from torch_linformer.models.auto import AUTO_CLASSES
+from torch_linformer.models.configuration import AUTO_CLASSES
 from torch_linformer.opening.summary import _from_files, _from_model, attention_of, summarize, summary_rows
 
 SIZES = {

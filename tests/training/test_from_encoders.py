@@ -19,7 +19,7 @@ from torch_linformer.inference.document_model import TaskPredictor, embedder_of
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.models import LinformerConfig
-from torch_linformer.models.backbone_fields import with_ordinary_attention
+from torch_linformer.models.configuration import with_ordinary_attention
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows

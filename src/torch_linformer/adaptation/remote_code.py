@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models.base_configuration import BaseConfig
+from torch_linformer.models.configuration import BaseConfig
 from torch_linformer.opening.pretrained import UNUSED, longest_input
 
 OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration

@@ -1,4 +1,4 @@
-"""The attentions of an encoder: found by running it once with one that takes notes."""
+"""The attentions of an encoder, and which positions they see: found by running it once with one that takes notes."""
 
 import inspect
 import threading
@@ -12,25 +12,25 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.encoders.families import own_attention
-from torch_linformer.encoders.visible import CAUSAL, reach_of_function, reach_of_mask
 from torch_linformer.errors import first_line
 from torch_linformer.nn.attention.context import HeadSizes
+from torch_linformer.nn.padding import LOWEST
 
 RECORDER = "linformer_recorder"  # the attention that takes notes
 one_at_a_time = threading.RLock()  # transformers has one register of attentions for all threads
 TOKENS = 8  # of the text that a model is run on
 SAMPLES = 3200  # of the sound; convolutions make a few positions of them
 FRAMES = 64  # of a spectrogram of any length
+CAUSAL = "is causal: its tokens see only what comes before them, and a slot mixes all positions"
+PAIRS = (
+    "masks pairs of positions, and slots have none: only padding, and windows of as many tokens on either side, can be "
+    "masked"
+)
 
 
 class FoundAttention(NamedTuple):
-    """One self-attention of a model, that may be run several times (ALBERT).
-
-    Attributes:
-        num_heads: of queries, H;
-        num_kv_heads: of keys and values;
-        head_dim: width of a head.
-        reach: a query sees the positions at most this far away; None for all positions.
+    """One self-attention, that may be run several times (ALBERT); a query sees positions at most ``reach`` away, None
+    for all.
     """
 
     num_heads: int
@@ -45,6 +45,11 @@ class FoundAttention(NamedTuple):
 
 class Reached(Exception):
     """A model that is run for what comes before its first attention has come to it."""
+
+
+def stop(*args: Any, **kwargs: Any) -> Any:
+    """An attention, or a hook of one, that lets nothing behind it run."""
+    raise Reached
 
 
 def base_of(model: PreTrainedModel) -> PreTrainedModel:
@@ -97,9 +102,8 @@ def find_attentions(base: PreTrainedModel) -> dict[str, FoundAttention]:
             f"the attention of {type(base).__name__} does not go through transformers' attention interface, so it "
             "cannot be replaced"
         )
-    others = {name: type(x) for x, name in names.items() if name not in attentions}
-    looks_up = {kind: _looks_up_attention(kind) for kind in set(others.values())}
-    left = [name for name, kind in others.items() if looks_up[kind]]
+    looks_up = {kind: _looks_up_attention(kind) for kind in set(map(type, names))}
+    left = [name for module, name in names.items() if name not in attentions and looks_up[type(module)]]
     if left:
         raise ValueError(f"{left[0]} attends to something else than this input: linearize the encoder alone")
     return attentions
@@ -202,3 +206,41 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def reach_of_function(kind: str, visible: Callable[..., Any], window: int) -> int | None:
+    """How far a query of the attention ``kind`` sees on either side, as a mask function says; None for everything.
+
+    No window is larger than twice ``window``, or than a few tokens. Causal masks and those of other pairs are refused.
+    """
+    length = 4 * window + 9
+    query, key = torch.arange(length)[:, None], torch.arange(length)
+    first = torch.zeros((), dtype=torch.long)
+    try:
+        rows = [(visible(first, first, query[i], key) & (key >= 0)).tolist() for i in (0, length // 2, length - 1)]
+    except (IndexError, RuntimeError):  # a function of this batch
+        raise ValueError(f"{kind} {PAIRS}") from None
+    return _reach(kind, rows)
+
+
+def reach_of_mask(kind: str, mask: Tensor) -> int | None:
+    """The same of a mask ``(B, 1 or H, 1 or N, N)`` of rows without padding: bool, or what is added to scores."""
+    pairs = mask if mask.dtype == torch.bool else mask > LOWEST
+    first = pairs.flatten(0, -3)[0].expand(pairs.shape[-1], -1)
+    return _reach(kind, [first[i].tolist() for i in (0, len(first) // 2, len(first) - 1)])
+
+
+def _reach(kind: str, rows: list[list[bool]]) -> int | None:
+    """That of three rows of a mask: of the first query, of one in the middle, and of the last."""
+    if all(map(all, rows)):
+        return None
+    length = len(rows[0])
+    middle = length // 2
+    before, after = rows[1][:middle], rows[1][middle + 1 :]
+    reach = sum(after)
+    if not reach and sum(before) and not any(rows[0][1:]):
+        raise ValueError(f"{kind} {CAUSAL}")
+    window = [[abs(key - query) <= reach for key in range(length)] for query in (0, middle, length - 1)]
+    if rows != window:
+        raise ValueError(f"{kind} {PAIRS}")
+    return reach

@@ -10,10 +10,9 @@ of that class: an Auto class builds it with its ordinary attention, and leaves t
 import functools
 import importlib
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, fields
-from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
+from dataclasses import asdict
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import torch
 import transformers
@@ -34,12 +33,11 @@ from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 
 Made = TypeVar("Made")
-Arguments = ParamSpec("Arguments")
 
 
-def cached(function: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+def cached(function: Made) -> Made:
     """:func:`functools.cache`, which takes classes of models for unhashable where types are checked."""
-    return cast(Callable[Arguments, Made], functools.cache(function))
+    return cast(Made, functools.cache(cast(Any, function)))
 
 
 MODEL_TYPE = "linear_encoder"
@@ -102,7 +100,7 @@ class LinearConfig(PreTrainedConfig):
     @property
     def linear_options(self) -> LinearOptions:
         options: dict[str, Any] = self._linear["options"]
-        unknown = sorted(options.keys() - {field.name for field in fields(LinearOptions)})
+        unknown = sorted(options.keys() - LinearOptions.__dataclass_fields__.keys())
         if unknown:
             raise ValueError(f"config.json: {unknown[0]} is no option of a linear encoder here: update torch-linformer")
         return LinearOptions(**options)
@@ -163,15 +161,13 @@ def replace_attentions(model: LinearEncoder) -> None:
             module = base.get_submodule(name)
         except AttributeError:
             raise ValueError(f"config.json: attentions has {name}, and {type(model).__name__} has none") from None
-        numbers = [x for x in module.parameters() if x.is_floating_point()]
-        like = {"device": numbers[0].device, "dtype": numbers[0].dtype} if numbers else {}
+        number = next((x for x in module.parameters() if x.is_floating_point()), None)
+        like = {} if number is None else {"device": number.device, "dtype": number.dtype}
         context = EncoderContext(found.sizes, config.linear_options, found.reach, **like).train(module.training)
-        before = getattr(module, ATTENTION, None)
-        if before is not None:
-            state, old = context.state_dict(), before.state_dict()
-            context.load_state_dict(
-                {key: old[key] if key in old and old[key].shape == x.shape else x for key, x in state.items()}
-            )
+        if hasattr(module, ATTENTION):
+            state, before = context.state_dict(), getattr(module, ATTENTION).state_dict()
+            fits = {key: x for key, x in before.items() if key in state and state[key].shape == x.shape}
+            context.load_state_dict({**state, **fits})
         setattr(module, ATTENTION, context)
     for name in Positions.said_by(config).tables:
         try:
@@ -209,7 +205,7 @@ def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
 
 
 @cached
-def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type[LinearEncoder]:
+def _linear(original: Any, config: Any) -> type[LinearEncoder]:
     body = {"config_class": config, "original": original, "__module__": __name__}
     linear = cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
     # As a model's constructor does, which a copy that becomes linear, or one that is unpickled, does not run.
@@ -222,18 +218,19 @@ def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type
 
 
 @cached
-def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
+def linear_config(body: Any) -> type[LinearConfig]:
     """The configuration class of the linear models with a body; the Auto classes that open the original's know it."""
-    original = cast(type[PreTrainedConfig], body.config_class)
-    linear = cast(
-        type[LinearConfig],
-        type(PREFIX + original.__name__, (LinearConfig, original), {"encoder_class": body, "__module__": __name__}),
+    original = body.config_class
+    kind: Any = type(
+        PREFIX + original.__name__, (LinearConfig, original), {"encoder_class": body, "__module__": __name__}
     )
     for auto in AUTO_CLASSES:
         opened = opened_by(auto, original)
-        if auto is transformers.AutoModel or (opened is not None and body_of(opened) is body):
-            auto.register(linear, _linear(opened if opened is not None and body_of(opened) is body else body, linear))
-    return linear
+        if opened is not None and body_of(opened) is body:
+            auto.register(kind, _linear(opened, kind))
+        elif auto is transformers.AutoModel:
+            auto.register(kind, _linear(body, kind))
+    return cast(type[LinearConfig], kind)
 
 
 def body_of(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
@@ -245,9 +242,8 @@ def body_of(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
 
 
 def linear_or_original(fields: dict[str, Any]) -> PreTrainedModel:
-    """The body that a :class:`LinearConfig` with these fields describes, with random weights.
-
-    Where ``linformer`` is None it is the original's, with its own attention.
+    """The body that a :class:`LinearConfig` with these fields describes, with random weights: the original's, with its
+    own attention, where ``linformer`` is None.
     """
     body = _named_class(fields["encoder_class"])
     if fields["linformer"] is not None:
@@ -279,11 +275,8 @@ def _full_name(kind: type) -> str:
 
 def class_named(config: LinearConfig, name: str) -> type[LinearEncoder] | None:
     """The class of that name, ``LinearBertModel``, among those that the Auto classes open; None where there is none."""
-    body = linear_class(config.encoder_class)
-    opened = [body, *(opened_by(auto, type(config)) for auto in AUTO_CLASSES)]
-    return next(
-        (cast(type[LinearEncoder], kind) for kind in opened if kind is not None and kind.__name__ == name), None
-    )
+    opened: list[Any] = [linear_class(config.encoder_class), *(opened_by(auto, type(config)) for auto in AUTO_CLASSES)]
+    return next((kind for kind in opened if kind is not None and kind.__name__ == name), None)
 
 
 def _named_class(name: object) -> type[PreTrainedModel]:

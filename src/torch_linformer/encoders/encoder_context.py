@@ -1,6 +1,6 @@
 """What one attention of a linear encoder attends to: slots, exact tokens and a window, or all of a short row."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,12 +24,9 @@ class EncoderContext(SlotContext):
     A padded batch gives each row what it gets alone: its own tokens decide, not the batch.
 
     Args:
-        sizes: of the attention's heads.
-        options: of the encoder.
         reach: of a layer that was local before: a query sees the positions at most this far away, and gets no slots
             and no exact tokens.
-        device: of the parameters, and
-        dtype: theirs.
+        factory: device and dtype of the parameters.
     """
 
     def __init__(self, sizes: HeadSizes, options: LinearOptions, reach: int | None = None, **factory: Any) -> None:
@@ -78,20 +75,19 @@ class EncoderContext(SlotContext):
             return self._read_piece(heads, padding, call), None
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
             return self._as_rows_are(heads, padding, call)
-        rows = _split(padding, self.exact_below)
-        if rows.short is None:
+        (short, short_padding), (long, long_padding), back = _split(padding, self.exact_below)
+        if not len(short):
             return super().forward(*heads, padding, call=call)
-        if rows.long is None:
+        if not len(long):
             return self._read_exactly(heads, padding, call), None
-        short = self._read_exactly(rows.short.of(heads), rows.short.padding, call)
-        long, _ = super().forward(*rows.long.of(heads), rows.long.padding, call=call)
-        return torch.cat([short, long]).index_select(0, rows.back), None
+        exact = self._read_exactly(_rows(heads, short), short_padding, call)
+        others, _ = super().forward(*_rows(heads, long), long_padding, call=call)
+        return torch.cat([exact, others]).index_select(0, back), None
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, exact_below={self.exact_below}"
 
     def _every_position(self, call: Call) -> FullContext:
-        """What short rows attend to."""
         return self.every_position if call.distance_bias is None else self.every_distance
 
     def _of_short(self, padding: Padding) -> Padding:
@@ -147,28 +143,15 @@ def check_length(length: int, max_length: int) -> None:
         )
 
 
-class Rows(NamedTuple):
-    """Some rows of a batch: their numbers, and their padding."""
-
-    numbers: Tensor
-    padding: Padding
-
-    def of(self, heads: Heads) -> Heads:
-        query, key, value = (x.index_select(0, self.numbers) for x in heads)
-        return query, key, value
-
-
-class SplitRows(NamedTuple):
-    """The short and the long rows of a batch, None where there are none, and the way back from one after the other."""
-
-    short: Rows | None
-    long: Rows | None
-    back: Tensor
+def _rows(heads: Heads, rows: Tensor) -> Heads:
+    query, key, value = (x.index_select(0, rows) for x in heads)
+    return query, key, value
 
 
 @kept
-def _split(padding: Padding, exact_below: int) -> SplitRows:
+def _split(padding: Padding, exact_below: int) -> tuple[tuple[Tensor, Padding], tuple[Tensor, Padding], Tensor]:
+    """Numbers and padding of the short rows and of the long ones, and the way back from one after the other."""
     is_short = padding.tokens.squeeze(-1) <= exact_below
-    numbers = [chosen.nonzero().squeeze(-1) for chosen in (is_short, ~is_short)]
-    rows = [Rows(x, Padding(padding.mask[x], padding.in_order)) if len(x) else None for x in numbers]
-    return SplitRows(rows[0], rows[1], torch.argsort(torch.cat(numbers)))
+    short, long = (chosen.nonzero().squeeze(-1) for chosen in (is_short, ~is_short))
+    of_short, of_long = (Padding(padding.mask[x], padding.in_order) for x in (short, long))
+    return (short, of_short), (long, of_long), torch.argsort(torch.cat([short, long]))

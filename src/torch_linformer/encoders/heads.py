@@ -1,7 +1,7 @@
 """What stands on an encoder of transformers: which head a model has, and its logits from given hidden states."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, cast
 
@@ -40,9 +40,13 @@ def has_token_types(model: PreTrainedModel) -> bool:
 
 def head_logits(model: PreTrainedModel, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
     """The logits that a model's head makes of last hidden states ``(B, N, C)``, or of single ones ``(n, C)``."""
-    rows = hidden if hidden.dim() == 3 else hidden.unsqueeze(0)
-    outputs = BaseModelOutputWithPooling(rows, _pooled(model.base_model, rows))
-    with _base_replaced(model, _Given(outputs)):
+    rows, base = hidden if hidden.dim() == 3 else hidden.unsqueeze(0), cast(Any, model.base_model)
+    pooler, pooled = getattr(base, "pooler", None), None
+    if isinstance(pooler, nn.Linear):  # ALBERT's, whose activation stands beside it
+        pooled = base.pooler_activation(pooler(rows[:, 0]))
+    elif pooler is not None:
+        pooled = pooler(rows)
+    with _base_replaced(model, _Base(lambda *args, **kwargs: BaseModelOutputWithPooling(rows, pooled))):
         logits: Tensor = cast(Any, model)(inputs_embeds=rows, attention_mask=attention_mask).logits
     return logits if hidden.dim() == 3 else logits.squeeze(0)
 
@@ -52,31 +56,25 @@ def predicts_at(model: PreTrainedModel, chosen: Tensor) -> AbstractContextManage
 
     Of a masked language model's step most of the work would be logits that its loss ignores.
     """
-    return _base_replaced(model, _ChosenPositions(model.base_model, chosen))
+    base = model.base_model
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        outputs = base(*args, **kwargs)
+        outputs["last_hidden_state"] = outputs["last_hidden_state"][chosen].unsqueeze(0)
+        return outputs
+
+    return _base_replaced(model, _Base(compute, base))
 
 
-class _Given(nn.Module):
-    """A base model whose outputs are known."""
+class _Base(nn.Module):
+    """In the place of a base model: what a function computes, by the modules of another."""
 
-    def __init__(self, outputs: BaseModelOutputWithPooling) -> None:
+    def __init__(self, compute: Callable[..., Any], base: nn.Module | None = None) -> None:
         super().__init__()
-        self.outputs = outputs
-
-    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutputWithPooling:
-        return self.outputs
-
-
-class _ChosenPositions(nn.Module):
-    """A base model whose last hidden states are those of chosen positions."""
-
-    def __init__(self, base: nn.Module, chosen: Tensor) -> None:
-        super().__init__()
-        self.base, self.chosen = base, chosen
+        self.compute, self.base = compute, base
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        outputs = self.base(*args, **kwargs)
-        outputs["last_hidden_state"] = outputs["last_hidden_state"][self.chosen].unsqueeze(0)
-        return outputs
+        return self.compute(*args, **kwargs)
 
 
 @contextmanager
@@ -88,13 +86,3 @@ def _base_replaced(model: Any, other: nn.Module) -> Iterator[None]:
         yield
     finally:
         setattr(model, name, base)
-
-
-def _pooled(base: Any, hidden: Tensor) -> Tensor | None:
-    """What the pooler of a base model makes of its last hidden states, if it has one."""
-    pooler = getattr(base, "pooler", None)
-    if pooler is None:
-        return None
-    if isinstance(pooler, nn.Linear):  # ALBERT's, whose activation stands beside it
-        return cast(Tensor, base.pooler_activation(pooler(hidden[:, 0])))
-    return cast(Tensor, pooler(hidden))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from torch_linformer.encoders.attentions import CAUSAL, reach_of_function
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.encoders.families import OWN_ATTENTION
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.encoders.visible import CAUSAL, reach_of_function
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.nn.attention.context import Call, HeadSizes
@@ -53,9 +53,8 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Self-attention of queries ``(B, H, N, D)`` to slots, exact tokens and a window of keys ``(B, Hkv, N, D)``.
 
-    What is attended to is the submodule ``linformer`` of ``module``; without one, means of segments. ``distance_bias``
-    is that of :class:`~torch_linformer.nn.attention.context.Call`. A mask that the model has made itself,
-    ``(B, 1, 1, N)``, is read as padding.
+    What is attended to is the submodule ``linformer`` of ``module``; without one, means of segments. A mask that the
+    model has made itself, ``(B, 1, 1, N)``, is read as padding.
 
     Returns:
         ``(B, N, H, D)``, and with ``output_attentions`` weights ``(B, H, N, K + T + 2 reach + 1)``: of slots, exact
@@ -77,10 +76,18 @@ def attention(
     if isinstance(attention_mask, LocalMask):
         reach, attention_mask = attention_mask.reach, attention_mask.padding
     if isinstance(attention_mask, Tensor):
-        attention_mask = _padding_of(name, attention_mask)
-    if own is None:
+        if attention_mask.dim() != 4 or attention_mask.shape[1:3] != (1, 1):
+            raise ValueError(
+                f"{name}: a mask of pairs of positions cannot be applied to slots: give one of shape (B, N), 0 at "
+                "padding, and each document a row of its own"
+            )
+        mask = attention_mask[:, 0, 0]
+        attention_mask = Padding(~mask if mask.dtype == torch.bool else hidden_by(mask))
+    if own is None:  # means of segments
         sizes = HeadSizes.of_heads(query.shape[1], query.shape[3], key.shape[1])
-        options = _means(getattr(module, "config", None), key.shape[2])
+        length = key.shape[2]
+        longest = max(length, getattr(getattr(module, "config", None), "max_position_embeddings", None) or length)
+        options = LinearOptions(k=min(DEFAULT_K, longest), projection="mean", max_length=longest)
         own = EncoderContext(sizes, options, reach, device=query.device, dtype=query.dtype)
     width = query.shape[-1]
     if scaling is not None and scaling != width**-0.5:
@@ -108,11 +115,7 @@ def layer_mask(
     use_vmap: bool = False,
     **kwargs: Any,
 ) -> Padding | LocalMask | None:
-    """What the layers are handed of a mask ``(B, N)``: its padding, None where there is none, and how far they see.
-
-    Raises:
-        ValueError: for masks of pairs, causal ones among them.
-    """
+    """What the layers are handed of a mask ``(B, N)``: its padding and how far they see; masks of pairs are refused."""
     family = getattr(config, "model_type", None)
     if use_vmap:
         raise ValueError("linformer attention takes no function of pairs of positions: only padding is masked")
@@ -147,21 +150,6 @@ def _padding(attention_mask: Tensor | None) -> Padding | None:
     if records_a_graph() or mask.device.type != "cpu":  # no device is asked
         return Padding(mask)
     return Padding(mask, in_order=bool((mask[:, 1:] >= mask[:, :-1]).all())) if mask.any() else None
-
-
-def _padding_of(name: str, mask: Tensor) -> Padding:
-    if mask.dim() != 4 or mask.shape[1:3] != (1, 1):
-        raise ValueError(
-            f"{name}: a mask of pairs of positions cannot be applied to slots: give one of shape (B, N), 0 at padding, "
-            "and each document a row of its own"
-        )
-    return Padding(~mask[:, 0, 0] if mask.dtype == torch.bool else hidden_by(mask[:, 0, 0]))
-
-
-def _means(config: Any, length: int) -> LinearOptions:
-    """Means of segments, for a model whose attentions own nothing."""
-    longest = max(length, getattr(config, "max_position_embeddings", None) or length)
-    return LinearOptions(k=min(DEFAULT_K, longest), projection="mean", max_length=longest)
 
 
 AttentionInterface.register(ATTENTION, attention)

@@ -51,16 +51,13 @@ def linearize(
 
     In every layer that attended to all positions a token attends, in one softmax, to K slots that the input chooses,
     with their mass, to the tokens near it, and to the first and last tokens of the text. Layers that were local keep
-    their window. All other weights stay, under their names; what is new, ``….linformer.*``, is a little
-    more than K × the width of the keys numbers a layer, which begin as means of segments and are to be trained: see
-    ``torch_linformer.distill``. Where ``max_length`` is more than ``usual_length`` they begin light: all slots of a
-    row of ``max_length`` tokens weigh as much as 16 tokens, so that the copy begins as a reader of windows.
+    their window. All other weights stay, under their names; those of slots, ``….linformer.*``, begin as means of
+    segments and are to be trained (``torch_linformer.distill``). Where ``max_length`` is more than ``usual_length``
+    all slots of a full row weigh as much as 16 tokens at first, so that the copy begins as a reader of windows.
 
-    The copy is a deep one, of a class of its own, a subclass of the original's: ``LinearBertModel``.
-    ``save_pretrained`` writes a folder that the Auto classes open once ``torch_linformer`` is imported.
-
-    Before it is returned, the copy and the original read a small made-up batch, every row exactly, and must compute the
-    same up to rounding; the copy also embeds one row of ``max_length`` tokens.
+    The copy is a deep one, of a subclass of the original's class, ``LinearBertModel``; the Auto classes open its folder
+    once ``torch_linformer`` is imported. Before it is returned, both read a small made-up batch, every row exactly, and
+    must compute the same up to rounding; the copy also embeds one row of ``max_length`` tokens.
 
     Args:
         model: with or without a head; its self-attention is bidirectional and goes through the attention interface of
@@ -106,7 +103,13 @@ def linearize(
     try:
         # Weights that can be trained, and made-up inputs on the device where their random numbers are drawn.
         with one_at_a_time, torch.inference_mode(False), torch.device("cpu"):
-            linear = _copy_of(model)
+            try:
+                linear: Any = copy.deepcopy(model)
+            except Exception as error:
+                raise ValueError(
+                    f"it cannot be copied ({type(error).__name__}: {first_line(error)}): take away what it holds "
+                    "beside its weights, such as hooks that keep outputs"
+                ) from error
             base = base_of(linear)  # the original may be at work in another thread
             attentions, positions = find_attentions(base), Positions.of(base)
             first, last = special_tokens(base)
@@ -159,16 +162,6 @@ def with_options(model: LinearEncoder, options: LinearOptions) -> Any:
     linear = copy.deepcopy(model)
     _set_options(linear, options)
     return linear
-
-
-def _copy_of(model: PreTrainedModel) -> Any:
-    try:
-        return copy.deepcopy(model)
-    except Exception as error:
-        raise ValueError(
-            f"it cannot be copied ({type(error).__name__}: {first_line(error)}): take away what it holds beside its "
-            "weights, such as hooks that keep outputs"
-        ) from error
 
 
 def _set_options(linear: Any, options: LinearOptions) -> None:

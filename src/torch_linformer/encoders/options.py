@@ -16,13 +16,10 @@ class LinearOptions:
     Attributes:
         k: slots K, min(256, max_length / 4) by default; 0 for only the window and the exact tokens.
         window: also the tokens at most ``window // 2`` positions away; None for only slots.
-        exact_first: the first tokens of a text, which every token sees themselves (``[CLS]``), and
-        exact_last: the last ones (``[SEP]``).
-        exact_below: a row of at most this many real tokens attends to all of them, as in the original; 2 K + window if
-            None. Beyond, making slots of N positions and attending to slots and window, N · (2 K + window) products,
-            takes fewer than attending to all, N².
-        projection: slots chosen by the input (``dynamic``), with a learned mass, or ``mean``, of equal segments, which
-            have nothing to learn.
+        exact_first, exact_last: the first and last tokens, which every token sees themselves (``[CLS]``, ``[SEP]``).
+        exact_below: a row of at most this many real tokens attends to all of them; 2 K + window if None, where slots
+            and window, N · (2 K + window) products, begin to take fewer than N².
+        projection: slots chosen by the input (``dynamic``), with a learned mass, or ``mean`` of equal segments.
         max_length: tokens that the encoder reads at once.
 
     Raises:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from torch_linformer.encoders.attentions import TOKENS, Reached, example_inputs, recorded_by, run
+from torch_linformer.encoders.attentions import TOKENS, example_inputs, recorded_by, run, stop
 
 FIELD = "max_position_embeddings"
 UNLIMITED = 1 << 20  # positions of models of images and sound, and of rotary models that do not tell
@@ -51,7 +51,7 @@ class Positions:
             if isinstance(table, Tensor) and table.dim() == 2
         }
         lookups = _Lookups()
-        with recorded_by(_stop, base), lookups, suppress(Exception):  # what fails later is told by who runs it
+        with recorded_by(stop, base), lookups, suppress(Exception):  # what fails later is told by who runs it
             run(base, example_inputs(base, TOKENS))
         offsets, rows = {}, []
         for table, index in lookups.seen:
@@ -66,11 +66,7 @@ class Positions:
 
     @classmethod
     def said_by(cls, config: Any) -> "Positions":
-        """Those that the configuration of a linear encoder says.
-
-        Raises:
-            ValueError: it says something else.
-        """
+        """Those that the configuration of a linear encoder says; ``ValueError`` where it says something else."""
         try:
             said = cls(**{**config.positions, "tables": tuple(config.positions["tables"])})
             numbers, names = (said.longest, said.usual, said.offset), said.tables
@@ -95,10 +91,6 @@ class _Lookups(TorchFunctionMode):
         elif func in (torch.index_select, Tensor.index_select):
             self.seen.append((args[0], args[2].flatten()))
         return func(*args, **(kwargs or {}))
-
-
-def _stop(*args: Any, **kwargs: Any) -> Any:
-    raise Reached
 
 
 def set_length(
@@ -137,13 +129,9 @@ def set_length(
         if isinstance(module, nn.Embedding):
             module.num_embeddings = len(grown)
         for other in {base.get_submodule(place.rpartition(".")[0]), module}:
-            _set_numbers(other, len(table), positions, len(grown))
-
-
-def _set_numbers(module: nn.Module, rows: int, positions: Positions, grown: int) -> None:
-    """Numbers of positions, and types of tokens, that a module keeps for as many positions as its table has rows."""
-    for name, numbers in list(module.named_buffers(recurse=False)):
-        if numbers.dtype == torch.long and numbers.dim() == 2 and numbers.shape[1] in (rows, rows - positions.offset):
-            step = numbers[0, 1] - numbers[0, 0] if numbers.shape[1] > 1 else 1
-            count = torch.arange(numbers.shape[1] + grown - rows, device=numbers.device)
-            setattr(module, name, (numbers[0, 0] + step * count).expand(len(numbers), -1).contiguous())
+            for buffer, own in list(other.named_buffers(recurse=False)):  # numbers of positions, and types of tokens
+                width = own.shape[-1]
+                if own.dtype == torch.long and own.dim() == 2 and width in (len(table), len(table) - kept):
+                    step = own[0, 1] - own[0, 0] if width > 1 else 1
+                    count = torch.arange(width + len(grown) - len(table), device=own.device)
+                    setattr(other, buffer, (own[0, 0] + step * count).expand(len(own), -1).contiguous())

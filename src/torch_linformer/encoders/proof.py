@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from torch_linformer.encoders.attentions import Reached, base_of, evaluating, example_inputs, run
+from torch_linformer.encoders.attentions import Reached, base_of, evaluating, example_inputs, run, stop
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.encoder_context import EncoderContext, check_length
 from torch_linformer.encoders.positions import UNLIMITED, Positions
@@ -77,13 +77,9 @@ def prove(original: PreTrainedModel, linear: LinearEncoder) -> None:
     if is_text and (Positions.said_by(linear.config).tables or longest <= LONGEST_CHECKED):
         with ExitStack() as hooks, evaluating(linear), suppress(Reached):
             for name in linear.config.attentions:
-                hook = bases[1].get_submodule(name).register_forward_pre_hook(_stop)
+                hook = bases[1].get_submodule(name).register_forward_pre_hook(stop)
                 hooks.callback(hook.remove)
             run(bases[1], example_inputs(bases[0], longest), f"a made-up input of {longest:,} tokens")
-
-
-def _stop(*args: Any) -> None:
-    raise Reached
 
 
 def _output(base: PreTrainedModel, inputs: dict[str, Any]) -> Any:

@@ -4,21 +4,18 @@ from typing import Any
 
 import transformers
 
-from torch_linformer.models.auto import AUTO_CLASSES
-from torch_linformer.models.backbone import LinformerModel
+from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import LinformerCache
-from torch_linformer.models.causal_lm import LinformerForCausalLM
-from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.configuration import AUTO_CLASSES, LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.models.heads import (
+    LinformerForCausalLM,
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
     LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
     LinformerForTokenClassification,
 )
-from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.seq2seq import LinformerForConditionalGeneration
-from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
-from torch_linformer.models.sequence_classification import LinformerForSequenceClassification
 
 for _config in (LinformerConfig, LinformerSeq2SeqConfig):
     transformers.AutoConfig.register(_config.model_type, _config)

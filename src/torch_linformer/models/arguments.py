@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
-import torch.distributed as dist
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
@@ -18,17 +17,15 @@ from torch_linformer.functional.padding import Padding
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# What every model hands on to its backbone.
-HANDED_ON = ("past_key_values", "use_cache", "output_hidden_states", "output_attentions", "return_dict")
-# What collators write about packed rows for attention kernels, beside the position_ids that say it all.
-BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 # A cache: past_key_values of our models, and of transformers before 5.24. There it is cache, and generate and outputs
 # warn of the former name.
 CACHE_NAMES = ("past_key_values", "cache")
 CACHE = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else "past_key_values"
-# What others hand to every model, and ours have no use for: generate the columns that it counts and the tokenizer of
-# stop_strings and token_healing, tokenizers what they are asked to return, cached losses of sentence-transformers what
-# its modules have made of these features.
+# What every model hands on to its backbone.
+HANDED_ON = ("past_key_values", "use_cache", "output_hidden_states", "output_attentions", "return_dict")
+# What collators write about packed rows for attention kernels, beside the position_ids that say it all.
+BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+# What generate, tokenizers and cached losses of sentence-transformers hand to every model, and ours have no use for.
 UNREAD = (
     *BOUNDARIES,
     *("cache_position", "tokenizer", "assistant_tokenizer"),
@@ -38,12 +35,7 @@ UNREAD = (
 
 
 def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A ``forward`` that takes of ``**kwargs`` only names of transformers, and these others, and may return a tuple.
-
-    Raises:
-        TypeError: for another name, with the nearest right one.
-        ValueError: for a piece of rows, given to a model whose ``takes_pieces`` is not True.
-    """
+    """A ``forward`` that takes of ``**kwargs`` only names of transformers, and these others, and may return a tuple."""
 
     def decorate(forward: Callable[P, T]) -> Callable[P, T]:
         names = [*inspect.signature(forward).parameters, *others, *HANDED_ON]
@@ -71,16 +63,10 @@ def recording(run: Callable[P, T]) -> Callable[P, T]:
     return cast(Callable[P, T], merge_with_config_defaults(capture_outputs(run)))
 
 
-def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, Any]:
-    """``kwargs`` for the layers of a backbone.
-
-    Raises:
-        ValueError: only boundaries tell packed rows apart; or Accelerate cuts rows into pieces, which a model would
-            take for whole rows.
-    """
-    processes = not torch.compiler.is_compiling() and dist.is_available() and dist.is_initialized()
-    accelerate: Any = sys.modules.get("accelerate.state") if processes else None
-    if accelerate is not None and accelerate.is_initialized():
+def check_rows(kwargs: dict[str, Any], position_ids: object) -> None:
+    """Raise ``ValueError`` where rows are packed, or cut into pieces, in a way that a backbone does not see."""
+    accelerate: Any = sys.modules.get("accelerate.state")
+    if accelerate is not None and not torch.compiler.is_compiling() and accelerate.is_initialized():
         parallelism = accelerate.AcceleratorState().parallelism_config
         for name in ("cp_size", "sp_size"):
             if (getattr(parallelism, name, None) or 1) > 1:
@@ -94,7 +80,6 @@ def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, An
             f"{boundaries[0]} without position_ids: packed documents are told apart by position_ids that begin again; "
             "give them too (DataCollatorWithFlattening: return_position_ids=True)"
         )
-    return {name: value for name, value in kwargs.items() if name not in UNREAD}
 
 
 def refuse(name: str, function: str, known: list[str]) -> None:

@@ -1,47 +1,207 @@
-"""The Linformer backbone: embeddings, left-justification of padding, encoder."""
+"""The Linformer backbone: embeddings, left-justification of padding, encoder; and what every model shares."""
 
-from typing import Any, NamedTuple, cast
+import math
+from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.output_capturing import OutputRecorder, maybe_install_capturing_hooks
 
+from torch_linformer.choices import ActivationMemory
+from torch_linformer.encoders.classes import init_slots
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import runs_in_chunks
 from torch_linformer.functional.slots import check_length
 from torch_linformer.functional.softmax import check_exact_tokens
-from torch_linformer.models.arguments import CACHE, known_arguments, recording, without_unread
+from torch_linformer.models.arguments import CACHE, check_rows, known_arguments, recording
 from torch_linformer.models.cache import LinformerCache
-from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.embeddings import LinformerEmbeddings
+from torch_linformer.models.configuration import LinformerConfig, NotCopied, attention_options
+from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
-from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
-from torch_linformer.models.stacks import build_encoder
-from torch_linformer.nn.chunks import has_hooks
+from torch_linformer.nn.attention import Attention, FullAttention, LinformerAttention
+from torch_linformer.nn.attention.slot_maps import maps_in, resize_maps
+from torch_linformer.nn.chunks import cut, gather, has_hooks
+from torch_linformer.nn.decoder import DecoderLayer
+from torch_linformer.nn.dynamic_projection import FIRST_SCORE, CausalProjection
+from torch_linformer.nn.encoder import Encoder, EncoderLayer
+from torch_linformer.nn.layer import plan_layers
+from torch_linformer.nn.linear import ACTIVATIONS
 from torch_linformer.nn.options import check_new_length
-from torch_linformer.nn.projection import resize_rows
+from torch_linformer.nn.projection import SequenceProjection, resize_rows
+from torch_linformer.nn.reversible import ReversibleEncoderLayer
+
+Inputs = dict[str, Tensor | None]  # what is embedded, by its name in forward
 
 
-class Inputs(NamedTuple):
-    """What is embedded: tensors ``(B, N)``, and ``inputs_embeds`` ``(B, N, C)``."""
-
-    input_ids: Tensor | None
-    token_type_ids: Tensor | None
-    position_ids: Tensor | None
-    inputs_embeds: Tensor | None
+# Layers that transformers can checkpoint and whose output it can record.
+class EncoderBlock(GradientCheckpointingLayer, EncoderLayer):
+    """The layer of an encoder."""
 
 
-def put_back(outputs: Any, rows: Padding | PackedRows | None, square: bool) -> Any:
-    """Outputs where their tokens stood before they were moved to ``rows``; ``square``: attentions are (N, N)."""
-    if rows is None:
-        return outputs
-    for name, value in outputs.items():
-        if isinstance(value, Tensor):
-            outputs[name] = rows.restore(value)
-        elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
-            outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
-    if outputs.attentions is not None and square and isinstance(rows, PackedRows):
-        outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
-    return outputs
+class ReversibleBlock(GradientCheckpointingLayer, ReversibleEncoderLayer):
+    """The layer of an encoder with ``activation_memory="reversible"``."""
+
+
+class DecoderBlock(GradientCheckpointingLayer, DecoderLayer):
+    """The layer of the decoder of an encoder-decoder."""
+
+
+def build_attention(config: LinformerConfig, max_len: int, k: int, options: dict[str, Any]) -> Attention:
+    """One attention of ``config``, to sequences of ``max_len``."""
+    sizes, dropout = (config.hidden_size, config.num_attention_heads), config.attention_probs_dropout_prob
+    if config.attention == "full":
+        return FullAttention(*sizes, dropout=dropout, **options)
+    return LinformerAttention(*sizes, max_len, k, dropout=dropout, **options)
+
+
+def layer_options(config: LinformerConfig) -> dict[str, Any]:
+    """What the layers of :mod:`torch_linformer.nn` call the fields beside those of the attention."""
+    return {
+        "dim_feedforward": config.intermediate_size,
+        "dropout": config.hidden_dropout_prob,
+        # Functions rather than modules, where there are both: they are computed with the product before them.
+        "activation": ACTIVATIONS.get(config.hidden_act) or ACT2FN[config.hidden_act],
+        "layer_norm_eps": config.layer_norm_eps,
+        "norm_first": config.norm_first,
+        "gated": config.gated,
+        "chunk_size": config.chunk_size,
+    }
+
+
+def final_norm(config: LinformerConfig) -> nn.LayerNorm | None:
+    """The norm after the last of pre-norm layers."""
+    return nn.LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_first and config.final_norm else None
+
+
+class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
+    """What every Linformer model shares: loading, initialization, recording, length."""
+
+    config: LinformerConfig
+    config_class = LinformerConfig
+    base_model_prefix = "linformer"
+    # The losses are means over the batch they are given. Without this line the Trainer takes **kwargs for a promise to
+    # divide by the size of a whole step, and multiplies by processes and accumulated batches.
+    accepts_loss_kwargs = False
+    supports_gradient_checkpointing = True
+    takes_pieces = False  # each process may hold a piece of the rows (torch_linformer.distributed)
+    _no_split_modules = [block.__name__ for block in (EncoderBlock, ReversibleBlock, DecoderBlock)]  # noqa: RUF012
+    # A stack hands its map to every layer: Accelerate would move it, weights and all, to where each layer is.
+    _skip_keys_device_placement = ["shared_projection"]  # noqa: RUF012 - transformers reads these from the class
+    _supports_sdpa = True
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": GradientCheckpointingLayer,
+        "attentions": OutputRecorder(Attention, index=1),
+    }
+
+    def post_init(self) -> None:
+        super().post_init()  # type: ignore[no-untyped-call]
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """:meth:`torch.nn.Module.compile`, for calls with ``output_hidden_states`` too.
+
+        Transformers installs its hooks in the first such call and holds a lock, where a graph would break.
+        """
+        maybe_install_capturing_hooks(self)
+        super().compile(*args, **options)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
+        init_slots(module)
+        if isinstance(module, SequenceProjection) and module.weight is not None:
+            init.normal_(module.weight, mean=0.0, std=module.init_std)
+        if isinstance(module, CausalProjection):
+            init.normal_(module.address, mean=0.0, std=module.address.shape[1] ** -0.5)
+            init.copy_(module.log_time, module.first_log_time().expand_as(module.log_time))
+            init.constant_(module.score_bias, FIRST_SCORE)
+        if isinstance(module, LexicalHead):
+            module.reset_parameters()
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.
+
+        Learned positions are stretched or kept in the same way; new ones are drawn as at first. A causal model has
+        nothing else that a length limits.
+
+        Raises:
+            ValueError: for an unknown ``mode``, ``max_len`` below ``k``, or a model that reads any length; the model is
+                then as before.
+        """
+        backbone: Any = self.base_model
+        if self.config.backbone_config is not None:
+            return cast(None, backbone.resize_max_len(max_len, mode))
+        backbone.check_resize(max_len, mode)
+        if maps_in(backbone):
+            resize_maps(backbone, max_len, mode)
+        backbone.resize_positions(max_len, mode)
+
+
+class LinformerEmbeddings(nn.Module):
+    """Sum of the embeddings, normalized unless the configuration says otherwise.
+
+    Expects real tokens first: position i is the i-th real token, or the i-th after ``start`` ``(B,)`` earlier ones.
+    """
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.position_embeddings = (
+            nn.Embedding(config.max_position_embeddings, width) if config.position_embedding == "learned" else None
+        )
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.sinusoidal = config.position_embedding == "sinusoidal"
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if config.embedding_norm else None
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.chunk_size = config.chunk_size
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        inputs = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
+        if position_ids is None:
+            position_ids = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0)
+            position_ids = position_ids if start is None else position_ids + start.unsqueeze(-1)
+        if not runs_in_chunks(self.chunk_size):
+            return self._embed(input_ids, token_type_ids, position_ids, inputs_embeds)
+        length, parts = inputs.shape[1], (input_ids, token_type_ids, position_ids, inputs_embeds)
+
+        def embed(chunk: slice) -> Tensor:
+            return self._embed(*(None if x is None else x[:, chunk] for x in parts))
+
+        return gather(((chunk, [embed(chunk)]) for chunk in cut(length, self.chunk_size)), length, dim=1)[0]
+
+    def _embed(
+        self, ids: Tensor | None, types: Tensor | None, positions: Tensor | None, embeddings: Tensor | None
+    ) -> Tensor:
+        assert positions is not None
+        summed: Tensor = self.word_embeddings(ids) if embeddings is None else embeddings
+        if self.position_embeddings is not None:
+            summed = summed + self.position_embeddings(positions)
+        elif self.sinusoidal:
+            summed = summed + sinusoids(positions, summed.shape[-1]).to(summed.dtype)
+        if self.token_type_embeddings is not None:
+            summed = summed + self.token_type_embeddings(torch.zeros_like(positions) if types is None else types)
+        output: Tensor = self.dropout(summed if self.norm is None else self.norm(summed))
+        return output
+
+
+def sinusoids(position_ids: Tensor, width: int) -> Tensor:
+    r"""``(…, width)``: sin and cos of :math:`p / 10000^{2i / width}` side by side, in float32."""
+    half = (width + 1) // 2
+    exponents = torch.arange(half, device=position_ids.device, dtype=torch.float32) * (-2 / width)
+    angles = position_ids.unsqueeze(-1).float() * torch.exp(exponents * math.log(10000.0))
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :width]
 
 
 class LinformerBackbone(LinformerPreTrainedModel):
@@ -57,7 +217,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.word_embeddings = cast(nn.Embedding, value)
 
-    def _prepare(
+    def prepare(
         self,
         inputs: Inputs,
         attention_mask: Tensor | Padding | None,
@@ -65,14 +225,14 @@ class LinformerBackbone(LinformerPreTrainedModel):
         use_cache: bool | None,
         kwargs: dict[str, Any],
     ) -> tuple[Inputs, Padding | None, dict[str, Any], Padding | PackedRows | None]:
-        """These arguments of ``forward``, checked: what is embedded, one document per row, the padding of its rows, the
-        other arguments, and how tokens were moved to these rows, None if they were not.
+        """Arguments of ``forward``, checked: what is embedded, each document in its own row and real tokens first; the
+        padding of these rows; the other arguments; and how tokens were moved to the rows, None if they were not.
         """
-        input_ids, _, position_ids, inputs_embeds = inputs
+        input_ids, inputs_embeds, position_ids = (inputs.get(x) for x in ("input_ids", "inputs_embeds", "position_ids"))
         tokens = input_ids if inputs_embeds is None else inputs_embeds
         if tokens is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        kwargs = without_unread(kwargs, position_ids)
+        check_rows(kwargs, position_ids)
         batch, length = tokens.shape[:2]
         documents = packed_rows(position_ids, batch) if attention_mask is None and length > 1 else None
         if documents is not None:
@@ -86,36 +246,45 @@ class LinformerBackbone(LinformerPreTrainedModel):
         padding = self._padding(batch, length, attention_mask, cache)
         kwargs.update(past_key_values=cache, return_dict=True)
         # Tokens are moved once for all layers; but what is recorded must lead to the output, so there each layer does.
-        stays = padding is None or padding.order is None or any(self._records(kwargs))
-        rows = padding if documents is None else documents
-        if rows is None or (stays and documents is None):
+        rows: Padding | PackedRows | None = documents
+        if documents is None and padding is not None and padding.order is not None and not any(self._records(kwargs)):
+            rows = padding
+        if rows is None:
             return inputs, padding, kwargs, None
-        moved = Inputs(*(None if x is None else rows.justify(x) for x in inputs))
+        moved = {name: None if x is None else rows.justify(x) for name, x in inputs.items()}
         return moved, rows.justified, kwargs, rows
+
+    def put_back(self, outputs: Any, rows: Padding | PackedRows | None) -> Any:
+        """Outputs where their tokens stood before they were moved to ``rows``."""
+        if rows is None:
+            return outputs
+        for name, value in outputs.items():
+            if isinstance(value, Tensor):
+                outputs[name] = rows.restore(value)
+            elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
+                outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
+        if outputs.attentions is not None and self.config.attention == "full" and isinstance(rows, PackedRows):
+            outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
+        return outputs
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
+        computes_again = self.training and any(getattr(x, "gradient_checkpointing", False) for x in self.modules())
         if past_key_values is None:
             with_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
-            if with_cache and self.config.causal and not self._computes_layers_again():
-                return LinformerCache(self.config.num_hidden_layers)
-            return None
+            wanted = with_cache and self.config.causal and not computes_again
+            return LinformerCache(self.config.num_hidden_layers) if wanted else None
+        no_prefix = "a prefix of keys and values (prefix tuning) has no place; take prompt tuning or LoRA"
         if not self.config.causal:
             raise ValueError(
-                "past_key_values needs a causal model: here every token sees those after it too, and a prefix of keys "
-                "and values (prefix tuning) has no place; take prompt tuning or LoRA"
+                f"past_key_values needs a causal model: here every token sees those after it too, and {no_prefix}"
             )
-        if self._computes_layers_again():
+        if computes_again:
             raise ValueError("past_key_values with gradient checkpointing: layers computed again would read twice")
         if not isinstance(past_key_values, LinformerCache):
-            raise ValueError(
-                f"past_key_values must be a LinformerCache, got {type(past_key_values).__name__}: a prefix of keys and "
-                "values (prefix tuning) has no place among running sums; take prompt tuning or LoRA"
-            )
+            kind = type(past_key_values).__name__
+            raise ValueError(f"past_key_values must be a LinformerCache, got {kind}: among running sums {no_prefix}")
         return past_key_values
-
-    def _computes_layers_again(self) -> bool:
-        return self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
 
     def _padding(
         self, batch: int, length: int, attention_mask: Tensor | Padding | None, cache: LinformerCache | None
@@ -130,7 +299,11 @@ class LinformerBackbone(LinformerPreTrainedModel):
             raise ValueError(
                 f"attention_mask must have shape (B, N) = ({batch}, {length}), got {tuple(attention_mask.shape)}"
             )
-        return read_attention_mask(self.config, attention_mask[:, attention_mask.shape[1] - length :])
+        return self.padding_of(attention_mask[:, attention_mask.shape[1] - length :])
+
+    def padding_of(self, attention_mask: Tensor) -> Padding:
+        """The padding, and the order of the real tokens where the attention asks for one."""
+        return Padding(attention_mask == 0, in_order=self.config.attention == "full")
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where the model cannot be made to take inputs up to ``max_len``, before it changes."""
@@ -154,20 +327,20 @@ class LinformerBackbone(LinformerPreTrainedModel):
 
     def _embed(self, inputs: Inputs, padding: Padding | None, cache: LinformerCache | None) -> Tensor:
         """The embeddings of rows whose real tokens are counted, wherever they stand."""
-        input_ids, token_type_ids, position_ids, inputs_embeds = inputs
         start = None if cache is None else cache.tokens
         if padding is not None:
-            inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
-            if position_ids is None:
-                position_ids = padding.ranks if start is None else padding.ranks + start.unsqueeze(-1)
-        embedded: Tensor = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start)
+            inputs = dict(inputs)
+            if inputs["inputs_embeds"] is not None:
+                inputs["inputs_embeds"] = padding.clean(inputs["inputs_embeds"])
+            if inputs["position_ids"] is None:
+                inputs["position_ids"] = padding.ranks if start is None else padding.ranks + start.unsqueeze(-1)
+        embedded: Tensor = self.embeddings(**inputs, start=start)
         return embedded
 
     def _records(self, kwargs: dict[str, Any]) -> tuple[bool, bool]:
         """Whether attention weights and hidden states are recorded."""
-        weights, layers = (
-            bool(kwargs.get(name, getattr(self.config, name))) for name in ("output_attentions", "output_hidden_states")
-        )
+        names = "output_attentions", "output_hidden_states"
+        weights, layers = (bool(kwargs.get(name, getattr(self.config, name))) for name in names)
         return weights, layers
 
 
@@ -187,7 +360,16 @@ class LinformerModel(LinformerBackbone):
                 "backbone_config is for heads of rows, tokens and answers: open the folder as one of these, or take "
                 "the encoder itself, torch_linformer.linearize"
             )
-        self.encoder = build_encoder(config)
+        max_len = config.max_position_embeddings
+        plan = plan_layers(config.k, config.num_hidden_layers, max_len, config.hidden_size, attention_options(config))
+        block = ReversibleBlock if config.activation_memory == "reversible" else EncoderBlock
+        self.encoder = Encoder(
+            [block(build_attention(config, max_len, k, plan.options), **layer_options(config)) for k in plan.k],
+            final_norm(config),
+            plan.shared_projection,
+            activation_memory=cast(ActivationMemory, config.activation_memory),
+            chunk_size=config.chunk_size,
+        )
         self.post_init()
 
     @known_arguments()
@@ -210,19 +392,16 @@ class LinformerModel(LinformerBackbone):
                 may stand before these N. Or a ``torch_linformer.distributed.SequencePiece``, where this process holds
                 only a piece of the rows: ``(B, n)`` of the other arguments, and of the hidden states.
             token_type_ids: ``(B, N)``, 0 by default.
-            position_ids: ``(B, N)``; by default each row's real tokens are counted from 0, or go on from the past.
-                Rotary positions always do. Without an ``attention_mask``, positions that begin again (0 1 2 0 1: every
-                one follows the one before it or is the lowest of its row) part a packed row into documents, and each
-                comes out as it does in a row of its own. Any other positions leave a row one document.
+            position_ids: ``(B, N)``; by default real tokens are counted from 0, or go on from the past, as rotary
+                positions always do. Without an ``attention_mask``, positions that begin again (0 1 2 0 1) part a packed
+                row into documents, and each comes out as in a row of its own.
             inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
             past_key_values: what a causal model has read so far; this call adds its input.
-            use_cache: return ``past_key_values``; by default a causal model does unless it is training, or rows are
+            use_cache: return ``past_key_values``; the default of a causal model, unless it is training or rows are
                 packed.
-            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual; boundaries of packed
-                documents that transformers' collators write beside ``position_ids`` are not read. What is recorded
-                leads to the output, so its gradients can be retained, except copies: all of packed rows, the inner
-                hidden states of ``activation_memory="reversible"``, and the attentions of Linformer attention that is
-                causal or has a window.
+            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``. What is recorded leads to the
+                output, so its gradients can be retained, except copies: all of packed rows, inner hidden states of
+                ``activation_memory="reversible"``, and attentions that are causal or have a window.
 
         Raises:
             TypeError: for an argument of another name.
@@ -231,14 +410,22 @@ class LinformerModel(LinformerBackbone):
                 causal, or packed rows are to be kept in one.
             RuntimeError: for packed rows in a compiled or exported graph, which cannot look for them.
         """
-        inputs = Inputs(input_ids, token_type_ids, position_ids, inputs_embeds)
-        inputs, padding, options, rows = self._prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
-        outputs = self._run(inputs, padding, **options)
-        return cast(BaseModelOutputWithPast, put_back(outputs, rows, self.config.attention == "full"))
+        inputs: Inputs = {
+            "input_ids": input_ids,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        inputs, padding, options, rows = self.prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        return cast(BaseModelOutputWithPast, self.put_back(self._run(inputs, padding, **options), rows))
 
     @recording
     def _run(
-        self, inputs: Inputs, padding: Padding | None, past_key_values: LinformerCache | None, **kwargs: Any
+        self,
+        inputs: Inputs,
+        padding: Padding | None,
+        past_key_values: LinformerCache | None,
+        **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         need_weights, need_layers = self._records(kwargs)
         hidden = self.encoder(
@@ -253,9 +440,3 @@ class LinformerModel(LinformerBackbone):
         if past_key_values is not None:
             past_key_values.add_columns(hidden.shape[1])
         return BaseModelOutputWithPast(last_hidden_state=hidden, **cast(Any, {CACHE: past_key_values}))
-
-
-def read_attention_mask(config: LinformerConfig, attention_mask: Tensor) -> Padding:
-    """The padding, and the order of the real tokens where the attention asks for one."""
-    mask = attention_mask == 0
-    return Padding(mask, in_order=config.attention == "full")

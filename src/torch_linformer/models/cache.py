@@ -19,10 +19,7 @@ from torch_linformer.nn.attention.keys_and_values import FullState
 
 
 class LinformerCacheLayer(CacheLayerMixin):
-    """The past of one layer, and in a decoder its keys and values of the memory.
-
-    The layer's attention updates the past, not :meth:`update`.
-    """
+    """The past of one layer, which its attention updates, and in a decoder its keys and values of the memory."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,11 +65,10 @@ class LinformerCacheLayer(CacheLayerMixin):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row of the batch that many times."""
-        held = [state.tokens for state in [self.past.state] if state is not None]
-        held += [memory.slots.keys for memory in [self.memory] if memory is not None]
-        if held:
-            rows = torch.arange(len(held[0]), device=held[0].device)
-            self.batch_select_indices(rows.repeat_interleave(repeats))
+        state, memory = self.past.state, self.memory
+        held = state.tokens if state is not None else None if memory is None else memory.slots.keys
+        if held is not None:
+            self.batch_select_indices(torch.arange(len(held), device=held.device).repeat_interleave(repeats))
 
     @property
     def nbytes(self) -> int:
@@ -83,13 +79,12 @@ class LinformerCacheLayer(CacheLayerMixin):
 class LinformerCache(Cache):
     """One :class:`torch_linformer.nn.Past` per layer.
 
-    With Linformer attention its size does not depend on how much was read: K × (2D + 1) numbers and the keys and values
-    of the last w − 1 and first ``exact_first`` tokens per head; in a decoder also 2 × K × D numbers of the memory. With
+    With Linformer attention its size does not depend on how much was read: K × (2D + 1) numbers a head, the keys and
+    values of the last w − 1 and first ``exact_first`` tokens, and in a decoder 2 × K × D of the memory. With
     ``attention="full"`` it holds every key and value.
-
-    Args:
-        num_hidden_layers: layers of the model.
     """
+
+    layers: list[LinformerCacheLayer]  # type: ignore[assignment]
 
     def __init__(self, num_hidden_layers: int) -> None:
         super().__init__(layers=[LinformerCacheLayer() for _ in range(num_hidden_layers)])
@@ -97,7 +92,7 @@ class LinformerCache(Cache):
     @property
     def pasts(self) -> list[Past]:
         """The pasts, layer by layer."""
-        return [layer.past for layer in self._own_layers()]
+        return [layer.past for layer in self.layers]
 
     @property
     def tokens(self) -> Tensor | None:
@@ -113,26 +108,23 @@ class LinformerCache(Cache):
     @property
     def nbytes(self) -> int:
         """Bytes of all its tensors."""
-        return sum(layer.nbytes for layer in self._own_layers())
+        return sum(layer.nbytes for layer in self.layers)
 
     @property
     def memories(self) -> list[KeysAndValues] | None:
         """The keys and values of the memory in a decoder's layers; None before there are any."""
-        memories = [layer.memory for layer in self._own_layers()]
+        memories = [layer.memory for layer in self.layers]
         return None if None in memories else cast("list[KeysAndValues]", memories)
 
     @memories.setter
     def memories(self, memories: list[KeysAndValues]) -> None:
-        for layer, memory in zip(self._own_layers(), memories, strict=True):
+        for layer, memory in zip(self.layers, memories, strict=True):
             layer.memory = memory
 
     def add_columns(self, columns: int) -> None:
         """Count columns that the model has read, padding included."""
-        for layer in self._own_layers():
+        for layer in self.layers:
             layer.columns += columns
-
-    def _own_layers(self) -> list[LinformerCacheLayer]:
-        return cast("list[LinformerCacheLayer]", self.layers)
 
 
 @dataclass(frozen=True)
@@ -146,10 +138,8 @@ class Columns:
 # For torch.export and other users of pytrees a cache is the tensors of its layers. What an exported step returns has
 # the tokens, and so the positions, of its past; its columns are those of the cache that it was exported with.
 def _tensors_of(cache: LinformerCache) -> tuple[list[Any], Columns]:
-    layers = cache._own_layers()
-    return [(layer.past.state, layer.memory) for layer in layers], Columns(
-        len(layers), [layer.columns for layer in layers]
-    )
+    columns = Columns(len(cache.layers), [layer.columns for layer in cache.layers])
+    return [(layer.past.state, layer.memory) for layer in cache.layers], columns
 
 
 def _tensors_by_name(cache: LinformerCache) -> tuple[list[tuple[KeyEntry, Any]], Columns]:
@@ -159,7 +149,7 @@ def _tensors_by_name(cache: LinformerCache) -> tuple[list[tuple[KeyEntry, Any]],
 
 def _cache_of(parts: Iterable[Any], columns: Columns) -> LinformerCache:
     cache = LinformerCache(columns.layers)
-    for layer, (state, memory), counted in zip(cache._own_layers(), parts, columns.counted, strict=True):
+    for layer, (state, memory), counted in zip(cache.layers, parts, columns.counted, strict=True):
         layer.past.state, layer.memory, layer.columns = state, memory, counted
     return cache
 

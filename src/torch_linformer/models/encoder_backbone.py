@@ -18,12 +18,10 @@ from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.functional.slots import check_length
 from torch_linformer.functional.softmax import check_exact_tokens
-from torch_linformer.models.arguments import known_arguments, without_unread
-from torch_linformer.models.backbone import LinformerModel
-from torch_linformer.models.backbone_fields import inputs_of
-from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.arguments import check_rows, known_arguments
+from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.configuration import LinformerConfig, inputs_of
 from torch_linformer.models.packed import refuse_packed_rows
-from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.row_windows import Windows
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
@@ -39,15 +37,9 @@ def backbone_of(config: LinformerConfig) -> "LinformerModel | EncoderBackbone":
 class EncoderBackbone(LinformerPreTrainedModel):
     """Token ids in, hidden states out, as :class:`LinformerModel`, of a linear encoder of transformers.
 
-    Padding may stand on either side, or in the middle: real tokens come out as if the row had none, if the encoder
-    takes ``position_ids``, which count real tokens.
-
-    Args:
-        config: its ``backbone_config`` is that of the encoder; where ``linformer`` in it is None, the encoder has its
-            ordinary attention.
-
-    Attributes:
-        body: the encoder, without a pooler: those of the heads are their own.
+    Padding may stand anywhere: real tokens come out as if the row had none, if the encoder takes ``position_ids``,
+    which count real tokens. ``body`` is the encoder, without a pooler: those of the heads are their own. It has its
+    ordinary attention where ``linformer`` in ``config.backbone_config`` is None.
 
     Raises:
         ValueError: there is no ``backbone_config``, or the encoder cannot compute its layers again, as
@@ -63,7 +55,12 @@ class EncoderBackbone(LinformerPreTrainedModel):
                 "an EncoderBackbone needs backbone_config; LinformerModel is for configurations without one"
             )
         backbone = cast(LinearConfig, config.backbone_config)
-        self.body = build_body(backbone)
+        if backbone.linformer is None:
+            self.body: Any = linear_or_original(backbone.to_dict())
+        else:
+            optional = "add_pooling_layer" in inspect.signature(backbone.encoder_class.__init__).parameters
+            kind: Any = linear_class(backbone.encoder_class)
+            self.body = kind(backbone, **({"add_pooling_layer": False} if optional else {}))
         self.takes = inputs_of(backbone)
         self.positions = Positions.said_by(backbone)
         if config.read_window is not None and config.read_window > self.positions.longest:
@@ -100,21 +97,10 @@ class EncoderBackbone(LinformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Run a batch.
+        """As :meth:`LinformerModel.forward`, of an encoder that is not causal.
 
-        Args:
-            input_ids: ``(B, N)`` token ids.
-            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are. Or a piece of the rows, as in
-                :class:`LinformerModel`, for an encoder that takes ``position_ids`` and has no attention of its own.
-            token_type_ids: ``(B, N)``; an encoder that has no types does not read them.
-            position_ids: ``(B, N)``, as the encoder counts them; by default each row's real tokens in turn.
-            inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
-            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual.
-
-        Raises:
-            TypeError: for an argument of another name.
-            ValueError: if not exactly one of ``input_ids`` and ``inputs_embeds`` is given, there are more tokens than
-                ``config.max_position_embeddings``, rows are packed, or a past is given.
+        Types are not read by an encoder that has none, and only an encoder that takes ``position_ids`` and has no
+        attention of its own reads a piece of the rows.
         """
         embedded_or_ids = input_ids if inputs_embeds is None else inputs_embeds
         if embedded_or_ids is None or (input_ids is not None and inputs_embeds is not None):
@@ -143,7 +129,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
             "inputs_embeds": inputs_embeds,
         }
         recorded = {name: kwargs.get(name, getattr(self.config, name)) for name in RECORDED}
-        without_unread(kwargs, position_ids)
+        check_rows(kwargs, position_ids)
         if window is not None and (records_a_graph() or length > window):
             if recorded["output_attentions"]:
                 raise ValueError(f"this encoder reads {window} tokens at once: no attention goes over all {length}")
@@ -166,12 +152,8 @@ class EncoderBackbone(LinformerPreTrainedModel):
 
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take inputs up to ``max_len`` tokens; only learned positions change.
-
-        They are stretched, or kept: those beyond the last one repeat those of a window.
-
-        Raises:
-            ValueError: for an unknown ``mode``, or ``max_len`` below ``k``; the model is then as before.
+        """Take inputs up to ``max_len`` tokens; learned positions are stretched, or kept: later ones then repeat those
+        of a window.
         """
         check_new_length(max_len, mode, self.config.slots, "k")
         check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)
@@ -186,12 +168,3 @@ class EncoderBackbone(LinformerPreTrainedModel):
                 body.get_parameter(name)[self.positions.offset :] = resize_rows(table, max_len, mode, std=0.0)
         self.body, self.positions = body, Positions.said_by(body.config)
         self.config.backbone_config, self.config.max_position_embeddings = body.config, max_len
-
-
-def build_body(config: LinearConfig) -> Any:
-    """The encoder of a configuration, of random weights, without a pooler."""
-    if config.linformer is None:
-        return linear_or_original(config.to_dict())
-    optional = "add_pooling_layer" in inspect.signature(config.encoder_class.__init__).parameters
-    kind: Any = linear_class(config.encoder_class)
-    return kind(config, **({"add_pooling_layer": False} if optional else {}))

@@ -50,15 +50,12 @@ class LexicalHead(nn.Module):
         letters: of the longest token, where n-grams count; 0 where they do not.
 
     Attributes:
-        weight: W, ``(features, num_labels)``; 0 until it is fitted, as is
-        bias: b, ``(num_labels,)``.
-        codes: a buffer, ``(features,)``: what each is the feature of, rising; −1 for nothing (the first value).
-        idf: a buffer, ``(features,)``; 0 until it is fitted.
-        spelling: a buffer, ``(vocab_size,)``: the polynomial of each token's letters, −1 for none (the first value).
-        sizes: a buffer, ``(vocab_size,)``: how many letters each has.
-        joins: a buffer, bool ``(2, vocab_size)``: whether a token continues the word of the token before it, and
+        weight, bias: W ``(features, num_labels)`` and b; 0 until they are fitted.
+        codes, idf: buffers ``(features,)``: what each is the feature of, rising, −1 for nothing; and its idf.
+        spelling, sizes: buffers ``(vocab_size,)``: the polynomial of each token's letters, −1 for none; their number.
+        joins: a bool buffer ``(2, vocab_size)``: whether a token continues the word of the token before it, and
             whether the token after it may continue its word. Two tokens are joined where both hold.
-        letters: a buffer, ``(vocab_size, letters)``, 0 after the last one; None without n-grams.
+        letters: a buffer ``(vocab_size, letters)``, 0 after the last one; None without n-grams.
     """
 
     codes: Tensor

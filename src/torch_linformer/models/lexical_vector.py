@@ -29,14 +29,10 @@ class LexicalVector(SavedModule):
     has its parts, and them as a pair. A token that counts for nothing ends a word, and not a pair.
 
     As in feature hashing (Weinberger et al. 2009, arXiv 0902.2206) each feature has a column h and a sign g, so the
-    product of two sketches is that of two x but for the products of features that share a column. Hashed columns make
-    that about one in :math:`\sqrt{\text{width}}`; those that
-    :func:`~torch_linformer.tasks.lexical_vector_fit.fit_vector` chooses make it less. There are too many
-    pairs for a sketch, which they would fill with noise: it has none of them. Who keeps x itself, as a sparse row,
-    loses nothing (:func:`~torch_linformer.tasks.word_rows.word_rows`). A row without tokens has y = 0. Padding counts
-    for nothing, on any side.
-
-    In a folder of sentence-transformers this is a module of its own, the last one.
+    product of two sketches is that of two x but for features that share a column: hashed columns make that about one in
+    :math:`\sqrt{\text{width}}`, those that :func:`~torch_linformer.tasks.lexical_vector_fit.fit_vector` chooses less.
+    There are too many pairs for a sketch: it has none of them. Who keeps x itself, as a sparse row, loses nothing
+    (:func:`~torch_linformer.tasks.word_rows.word_rows`). Without tokens y = 0; padding counts for nothing.
 
     Args:
         vocab_size: token ids.
@@ -46,11 +42,10 @@ class LexicalVector(SavedModule):
         exact_share: s where x is kept itself.
 
     Attributes:
-        weights: a buffer, ``(features,)``: w of the tokens, then of the buckets of words, then of those of pairs; 0
-            until it is fitted.
-        columns: a buffer, ``(vocab_size + WORDS,)``: h, by a hash (the first value) until it is fitted.
-        counts_as: a buffer, ``(vocab_size,)``: the token as which each is counted, −1 for nothing (the first value).
-        begins: a buffer, ``(vocab_size,)``, bool: whether a token begins a word wherever it stands.
+        weights: a buffer ``(features,)``: w of the tokens, of the buckets of words, and of those of pairs; 0 at first.
+        columns: a buffer ``(vocab_size + WORDS,)``: h, by a hash until it is fitted.
+        counts_as: a buffer ``(vocab_size,)``: the token as which each is counted, −1 for nothing (the first value).
+        begins: a bool buffer ``(vocab_size,)``: whether a token begins a word wherever it stands.
     """
 
     weights: Tensor
@@ -128,9 +123,8 @@ class LexicalVector(SavedModule):
         return torch.cat([vectors * (1 - self.share) ** 0.5, sketch * self.share**0.5], dim=-1)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What sentence-transformers calls: a dictionary with ``sentence_embedding``, from one with v there.
-
-        Where a row has several v they are its ``token_embeddings``, and ``token_mask`` tells its tokens.
+        """What sentence-transformers calls: a dictionary with v' in place of v, its ``sentence_embedding``, or where a
+        row has several, its ``token_embeddings``; ``token_mask`` then tells its tokens.
         """
         name = "token_embeddings" if "token_mask" in features else "sentence_embedding"
         mask = features.get("token_mask", features["attention_mask"])
@@ -143,5 +137,5 @@ class LexicalVector(SavedModule):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that build it."""
-        sizes = {"vocab_size": len(self.counts_as), "channels": self.channels, "width": self.width}
-        return {**sizes, "share": self.share, "exact_share": self.exact_share}
+        named = ("channels", "width", "share", "exact_share")
+        return {"vocab_size": len(self.counts_as), **{name: getattr(self, name) for name in named}}

@@ -11,11 +11,7 @@ SEVERAL = "position_ids begin again within a row (packed documents)"
 
 
 class PackedRows:
-    """Every document in its own row, with padding after it, and the way back.
-
-    Args:
-        first: bool ``(B, N)``, True at the first token of each document, so in the first column.
-    """
+    """Every document in its own row, with padding after it, and the way back; ``first`` is True where one begins."""
 
     def __init__(self, first: Tensor) -> None:
         columns = torch.arange(first.shape[1], device=first.device).expand_as(first)

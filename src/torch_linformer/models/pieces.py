@@ -4,7 +4,7 @@ The class is named after pieces, and not after passages, because saved folders o
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,11 +55,10 @@ class PieceVectors(SavedModule):
         channels: C.
         most: M.
         window: tokens that the encoder reads at once, one window after the other; None for the whole row.
-        before: the special tokens that begin a row, and each of its windows, and
-        after: those that end them.
+        before, after: the special tokens that begin and end a row, and each of its windows.
 
     Attributes:
-        map: W, the identity, and b, 0, until they are fitted
+        map: W and b, the identity and 0 until they are fitted
             (:func:`~torch_linformer.training.fitted_pieces.fit_map`).
     """
 
@@ -100,10 +99,7 @@ class PieceVectors(SavedModule):
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """What sentence-transformers calls: a dictionary with ``token_embeddings``, as many as vectors, or with
-        ``sentence_embedding`` where M is 1.
-
-        Raises:
-            ValueError: rows are to be read in windows, and these were read as a whole.
+        ``sentence_embedding`` where M is 1. Rows that are to be read in windows are refused.
         """
         hidden, mask = features["token_embeddings"], features["attention_mask"]
         if self.window is not None and hidden.shape[1] > self.window:
@@ -174,5 +170,4 @@ class PieceVectors(SavedModule):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that build it."""
-        sizes = {"channels": self.channels, "most": self.most, "window": self.window}
-        return cast(dict[str, Any], {**sizes, "before": self.before, "after": self.after})
+        return {name: getattr(self, name) for name in ("channels", "most", "window", "before", "after")}

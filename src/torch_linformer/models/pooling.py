@@ -22,41 +22,29 @@ def pool(hidden: Tensor, attention_mask: Tensor | Padding | None, pooling: str) 
     ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token, ``last`` the last. Where
     ``attention_mask`` is a piece of the rows, the vectors are those of whole rows.
     """
-    if isinstance(attention_mask, Padding):
-        return _pool_piece(hidden, attention_mask, pooling)
-    every_token = hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
-    real = every_token if attention_mask is None else attention_mask != 0
     if pooling == "mean_max":
         return torch.cat([pool(hidden, attention_mask, part) for part in ("mean", "max")], dim=-1)
-    any_real = real.any(dim=-1, keepdim=True)
+    if attention_mask is None:
+        attention_mask = hidden.new_ones(hidden.shape[:2])
+    rows = attention_mask if isinstance(attention_mask, Padding) else Padding(attention_mask == 0)
     if pooling in ("cls", "last"):
-        columns = torch.arange(hidden.shape[1], device=hidden.device)
-        column = real.to(torch.uint8).argmax(dim=-1) if pooling == "cls" else (real * columns).argmax(dim=-1)
-        pooled = hidden[torch.arange(hidden.shape[0], device=hidden.device), column]
-        return pooled.masked_fill(~any_real, 0.0)
-    padding = ~real.unsqueeze(-1)
+        if rows.is_piece:
+            states = find_exact_tokens(hidden, rows, int(pooling == "cls"), int(pooling == "last")).take(hidden)
+        else:
+            places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+            places = places.flip(0) if pooling == "cls" else places  # the largest is that of the token asked for
+            column = (rows.real * places).argmax(dim=-1)
+            states = hidden[torch.arange(hidden.shape[0], device=hidden.device), column].unsqueeze(1)
+        return states.squeeze(1).masked_fill(rows.tokens == 0, 0.0)
     if pooling == "max":
-        return hidden.masked_fill(padding, float("-inf")).amax(dim=1).masked_fill(~any_real, 0.0)
+        filled = fill_padding(hidden, rows.mask, float("-inf"))
+        if rows.is_piece:  # which may have no positions
+            filled = F.pad(filled, (0, 0, 0, 1), value=float("-inf"))
+        return rows.maximum(filled.amax(dim=1)).masked_fill(rows.tokens == 0, 0.0)
     # A sum over a long document is inaccurate in half precision.
     accurate = torch.promote_types(hidden.dtype, torch.float32)
-    total = hidden.masked_fill(padding, 0.0).sum(dim=1, dtype=accurate)
-    return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
-
-
-def _pool_piece(hidden: Tensor, piece: Padding, pooling: str) -> Tensor:
-    """:func:`pool` of rows of which ``hidden`` ``(B, n, C)`` is a piece."""
-    if pooling == "mean_max":
-        return torch.cat([_pool_piece(hidden, piece, part) for part in ("mean", "max")], dim=-1)
-    no_tokens = piece.tokens == 0
-    if pooling in ("cls", "last"):
-        states = find_exact_tokens(hidden, piece, int(pooling == "cls"), int(pooling == "last")).take(hidden)
-        return states.squeeze(1).masked_fill(no_tokens, 0.0)
-    if pooling == "max":
-        filled = F.pad(fill_padding(hidden, piece.mask, float("-inf")), (0, 0, 0, 1), value=float("-inf"))
-        return piece.maximum(filled.amax(dim=1)).masked_fill(no_tokens, 0.0)
-    accurate = torch.promote_types(hidden.dtype, torch.float32)
-    total = piece.total(piece.clean(hidden).sum(dim=1, dtype=accurate))
-    return (total / piece.tokens.clamp(min=1)).to(hidden.dtype)
+    total = rows.total(rows.clean(hidden).sum(dim=1, dtype=accurate))
+    return (total / rows.tokens.clamp(min=1)).to(hidden.dtype)
 
 
 def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
@@ -98,12 +86,8 @@ class Pooler(nn.Module):
 class DocumentVectors(nn.Module):
     """Vectors ``(B, C)`` of length 1: what last hidden states pool to, and the words of the rows beside it.
 
-    Where ``pieces`` makes several vectors of a row they are ``(B, M, C)``, and each has the words of the whole row.
-
-    Args:
-        pooling: of the hidden states, see :func:`~torch_linformer.models.pooling.pool`.
-        lexical: what the words add; None for nothing.
-        pieces: makes vectors of the means of passages of a row; None for the pooled states as they are.
+    Where ``pieces`` makes several vectors of a row, of the means of passages, they are ``(B, M, C)``, and each has the
+    words of the whole row, which ``lexical`` adds.
     """
 
     def __init__(self, pooling: str, lexical: LexicalVector | None = None, pieces: PieceVectors | None = None) -> None:
@@ -139,16 +123,15 @@ class DocumentVectors(nn.Module):
 
     def width(self, hidden_size: int) -> int:
         """Numbers of a vector of a model whose hidden states have this many."""
-        pooled = hidden_size * (2 if self.pooling == "mean_max" else 1)
-        return pooled if self.lexical is None else self.lexical.get_embedding_dimension()
+        if self.lexical is not None:
+            return self.lexical.get_embedding_dimension()
+        return hidden_size * (2 if self.pooling == "mean_max" else 1)
 
     def forward(
         self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None = None
     ) -> Tensor:
-        """Vectors in float32 of rows ``(B, N)`` and of their hidden states ``(B, N, C)``.
-
-        Where a row is only a part of its document, the words are those of all of it: ``whole_ids`` ``(B, M)``, padded
-        with a token that counts for nothing.
+        """Vectors in float32 of rows ``(B, N)`` and of their hidden states ``(B, N, C)``; where a row is only a part of
+        its document, the words are those of ``whole_ids`` ``(B, M)``, padded with a token that counts for nothing.
         """
         return self._with_words(self._of_hidden(hidden, attention_mask), input_ids, attention_mask, whole_ids)
 

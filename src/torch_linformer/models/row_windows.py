@@ -1,7 +1,7 @@
 """Rows that an encoder reads window after window: where each token of a row stands in which window."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,13 +15,8 @@ class Windows:
     """Rows ``(B, N)`` as windows ``(W, n)`` of their real tokens.
 
     Each window has the row's first and last special tokens around its own part of the others, so that a row of at most
-    n tokens is read as it is, and longer ones in parts that look like rows.
-
-    Attributes:
-        padding: of the rows.
-        source: ``(W, n)``, the place of each window's tokens in the rows, one after the other, real tokens first.
-        real: bool ``(W, n)``, what of a window is no padding.
-        place: ``(B, N)``, the place of each token of the rows in the windows, one after the other.
+    n tokens is read as it is, and longer ones in parts that look like rows. ``source`` ``(W, n)`` and ``place``
+    ``(B, N)`` say where the tokens of one stand in the other, flattened; ``real`` ``(W, n)`` what is no padding.
     """
 
     padding: Padding
@@ -70,8 +65,7 @@ class Windows:
     @property
     def counts(self) -> list[int]:
         """How many windows each row has."""
-        rows: list[int] = torch.bincount(self.source[:, 0] // self.padding.length).tolist()
-        return rows
+        return cast("list[int]", torch.bincount(self.source[:, 0] // self.padding.length).tolist())
 
     @property
     def mask(self) -> Tensor:

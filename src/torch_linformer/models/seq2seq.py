@@ -6,27 +6,160 @@ from torch import LongTensor, Tensor, nn
 from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.generation.utils import GenerateOutput
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions, Seq2SeqLMOutput
+from transformers.utils.output_capturing import OutputRecorder
 
-from torch_linformer.models.arguments import CACHE, known_arguments
-from torch_linformer.models.backbone import LinformerModel
+from torch_linformer.choices import ActivationMemory
+from torch_linformer.functional.padding import Padding
+from torch_linformer.models.arguments import CACHE, known_arguments, recording
+from torch_linformer.models.backbone import (
+    DecoderBlock,
+    Inputs,
+    LinformerBackbone,
+    LinformerModel,
+    LinformerPreTrainedModel,
+    build_attention,
+    final_norm,
+    layer_options,
+)
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
-from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.decoder import LinformerDecoderModel
-from torch_linformer.models.loss import IGNORED, token_loss
-from torch_linformer.models.pretrained_model import LinformerPreTrainedModel, check_maps
-from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
+from torch_linformer.models.configuration import (
+    LinformerConfig,
+    LinformerSeq2SeqConfig,
+    attention_options,
+    memory_options,
+)
+from torch_linformer.models.heads import IGNORED, token_loss
+from torch_linformer.models.packed import refuse_packed_rows
+from torch_linformer.nn.attention import Attention, KeysAndValues
 from torch_linformer.nn.attention.slot_maps import maps_in, resize_maps
+from torch_linformer.nn.decoder import Decoder
+from torch_linformer.nn.layer import plan_layers
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.options import check_new_length
+
+
+class LinformerDecoderModel(LinformerBackbone):
+    """Target ids and an encoder's output in, hidden states out.
+
+    Padding may stand on any side of the target and of the source: real tokens come out as if there were none.
+    """
+
+    _can_record_outputs = {  # noqa: RUF012 - transformers reads both from the class
+        "hidden_states": GradientCheckpointingLayer,
+        "attentions": OutputRecorder(Attention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(Attention, index=1, layer_name="multihead_attn"),
+    }
+
+    def __init__(self, config: LinformerSeq2SeqConfig) -> None:
+        encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
+        super().__init__(decoder)
+        num_layers, max_len, width = decoder.num_hidden_layers, decoder.max_position_embeddings, encoder.hidden_size
+        target = plan_layers(decoder.k, num_layers, max_len, decoder.hidden_size, attention_options(decoder))
+        memory_k, memory_len = cast("int | list[int]", config.memory_k), encoder.max_position_embeddings
+        memory = plan_layers(memory_k, num_layers, memory_len, width, memory_options(config), name="memory_k")
+        cross_attention = {**memory.options, "kdim": width, "vdim": width}
+        blocks = [
+            DecoderBlock(
+                build_attention(decoder, max_len, k, target.options),
+                build_attention(decoder, memory_len, layer_memory_k, cross_attention),
+                **layer_options(decoder),
+            )
+            for k, layer_memory_k in zip(target.k, memory.k, strict=True)
+        ]
+        activation_memory = cast(ActivationMemory, decoder.activation_memory)
+        norm, shared = final_norm(decoder), memory.shared_projection
+        self.decoder = Decoder(blocks, norm, shared, activation_memory=activation_memory)
+        self.post_init()
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take targets up to ``max_len``: learned positions are stretched or kept; nothing else limits them."""
+        self.check_resize(max_len, mode)
+        self.resize_positions(max_len, mode)
+
+    @known_arguments()
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: LinformerCache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode a batch; arguments of the target as in :meth:`LinformerModel.forward`.
+
+        ``encoder_hidden_states`` ``(B, M, C)``, with ``encoder_attention_mask`` ``(B, M)``, are not needed where
+        ``past_key_values`` holds what the layers read of them.
+        """
+        refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
+        inputs: Inputs = {
+            "input_ids": input_ids,
+            "token_type_ids": None,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        inputs, padding, options, rows = self.prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        outputs = self._run(inputs, padding, encoder_hidden_states, encoder_attention_mask, **options)
+        return cast(BaseModelOutputWithPastAndCrossAttentions, self.put_back(outputs, rows))
+
+    @recording
+    def _run(
+        self,
+        inputs: Inputs,
+        padding: Padding | None,
+        memory: Tensor | None,
+        memory_mask: Tensor | None,
+        past_key_values: LinformerCache | None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        read, memory_padding = self._memory(memory, memory_mask, past_key_values)
+        hidden = self.decoder(
+            self._embed(inputs, padding, past_key_values),
+            read,
+            tgt_key_padding_mask=padding,
+            memory_key_padding_mask=memory_padding,
+            need_weights=self._records(kwargs)[0],
+            pasts=None if past_key_values is None else past_key_values.pasts,
+        )
+        if past_key_values is not None:
+            past_key_values.add_columns(hidden.shape[1])
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden, **cast(Any, {CACHE: past_key_values})
+        )
+
+    def _memory(
+        self, hidden: Tensor | None, attention_mask: Tensor | None, cache: LinformerCache | None
+    ) -> tuple[Tensor | list[KeysAndValues], Padding | None]:
+        """The encoder's output with its padding last, or what the layers read of it, kept in the cache."""
+        if cache is not None and cache.memories is not None:
+            return cache.memories, None
+        if hidden is None:
+            raise ValueError("give encoder_hidden_states, or past_key_values of a call that was given them")
+        padding = None
+        if attention_mask is not None:
+            if attention_mask.shape != hidden.shape[:2]:
+                raise ValueError(
+                    f"the attention_mask of the source must have shape (B, M) = {tuple(hidden.shape[:2])}, "
+                    f"got {tuple(attention_mask.shape)}"
+                )
+            padding = self.padding_of(attention_mask)
+            hidden, padding = padding.justify(hidden), padding.justified
+        if cache is None:
+            return hidden, padding
+        memories = cache.memories = self.decoder.compress(hidden, padding)
+        return memories, None
 
 
 class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
     """An encoder that reads the whole source and a decoder that writes the target, token by token.
 
     Each layer of the decoder compresses the encoder's output to ``config.memory_k`` slots at most, once for a whole
-    generation; what ``generate`` keeps between two tokens does not grow with the target, nor with the source beyond
-    these.
+    generation: what ``generate`` keeps between two tokens grows no further.
     """
 
     config: LinformerSeq2SeqConfig  # type: ignore[assignment]  # the one model whose configuration holds two
@@ -41,11 +174,13 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         self.encoder = LinformerModel(cast(LinformerConfig, config.encoder))
         self.decoder = LinformerDecoderModel(config)
         # Not a LinformerLMHead: device maps take its "lm_head.decoder" for a part of "decoder".
-        self.lm_head_transform = _transform(cast(LinformerConfig, config.decoder))
-        self.lm_head = nn.Linear(self.decoder.config.hidden_size, self.decoder.config.vocab_size)
+        width, own = self.decoder.config.hidden_size, self.decoder.config
+        transform = nn.Linear(width, width), ACT2FN[own.hidden_act], nn.LayerNorm(width, eps=own.layer_norm_eps)
+        self.lm_head_transform = nn.Sequential(*transform) if own.lm_head_transform else nn.Identity()
+        self.lm_head = nn.Linear(width, own.vocab_size)
         if config.share_embeddings:
-            own = "embeddings.word_embeddings.weight"
-            self._tied_weights_keys = {**self._tied_weights_keys, f"encoder.{own}": f"decoder.{own}"}
+            words = "embeddings.word_embeddings.weight"
+            self._tied_weights_keys = {**self._tied_weights_keys, f"encoder.{words}": f"decoder.{words}"}
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -69,11 +204,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """More or fewer tokens in the one vocabulary of encoder and decoder; without a number, the embeddings.
-
-        Raises:
-            ValueError: where they do not share their embeddings.
-        """
+        """More or fewer tokens in the vocabulary that encoder and decoder share; without a number, the embeddings."""
         if new_num_tokens is None and pad_to_multiple_of is None:
             return self.get_input_embeddings()
         if not self._shares_embeddings:
@@ -86,18 +217,16 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         return embeddings
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take sources up to ``max_len`` tokens: the encoder, and what the decoder compresses of its output.
-
-        ``model.decoder.resize_max_len`` does the same for targets.
+        """Take sources up to ``max_len`` tokens; ``model.decoder.resize_max_len`` does the same for targets.
 
         Raises:
             ValueError: for an unknown ``mode``, or ``max_len`` below a ``k``; the model is then as before.
         """
         check_new_length(max_len, mode, cast("int | list[int]", self.config.memory_k), "memory_k")
-        check_maps(self, max_len, mode)
-        self.encoder.resize_max_len(max_len, mode)
-        if maps_in(self.decoder):
-            resize_maps(self.decoder, max_len, mode)
+        self.encoder.check_resize(max_len, mode)
+        if maps_in(self):
+            resize_maps(self, max_len, mode)
+        self.encoder.resize_positions(max_len, mode)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels moved one place to the right: the decoder's input while it learns them, ``(B, T)``.
@@ -193,13 +322,3 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
             encoder_attentions=encoded.attentions,
             **{CACHE: getattr(outputs, CACHE)},
         )
-
-
-def _transform(config: LinformerConfig) -> nn.Module:
-    """Dense, activation and norm before the scores, as in the heads of the other models; or nothing."""
-    if not config.lm_head_transform:
-        return nn.Identity()
-    width = config.hidden_size
-    return nn.Sequential(
-        nn.Linear(width, width), ACT2FN[config.hidden_act], nn.LayerNorm(width, eps=config.layer_norm_eps)
-    )

@@ -22,7 +22,7 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
-from torch_linformer.models.convert.state import refusal
+from torch_linformer.models.convert import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_files import check_model, model_file
 from torch_linformer.opening.pretrained import check_weights, load_any_config, load_backbone, quiet_transformers

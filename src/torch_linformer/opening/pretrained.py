@@ -16,7 +16,7 @@ from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.encoders.positions import UNLIMITED, Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.models.convert.state import refusal
+from torch_linformer.models.convert import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_files import check_model
 

@@ -13,8 +13,7 @@ from torch_linformer import models
 from torch_linformer.encoders.classes import LinearEncoder, linear_or_original
 from torch_linformer.measuring.step import PeakMemory, limited_memory, mean_seconds
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
-from torch_linformer.models.backbone_fields import with_ordinary_attention
-from torch_linformer.models.configuration import with_changes
+from torch_linformer.models.configuration import with_changes, with_ordinary_attention
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.reporting.tables import MISSING, format_comparison, format_count, format_duration

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.heads import predicts_at
-from torch_linformer.models.loss import token_loss
+from torch_linformer.models.heads import token_loss
 from torch_linformer.models.pieces import largest_products
 from torch_linformer.opening import processes
 from torch_linformer.opening.model_folder import AnyModel
