@@ -17,9 +17,10 @@ from transformers import (
 )
 
 from torch_linformer.adaptation import distill
-from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_encoder
+from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
+from torch_linformer.opening.sentence_transformers import copy_sentence_modules
 
 
 @pytest.fixture(scope="module")

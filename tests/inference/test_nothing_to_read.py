@@ -15,7 +15,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference import Embedder, Predictor
 from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
-from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.load import load_tokenizer
 from torch_linformer.serving.answers import Limits, load_served
 from torch_linformer.serving.application import Application
 from torch_linformer.training.prepared import prepare

@@ -1,11 +1,11 @@
 import pytest
 
-from torch_linformer.opening.run_folder import (
+from torch_linformer.opening.folder import (
     MANIFEST,
     Spent,
     checkpoints,
     is_whole,
-    last_whole_checkpoint,
+    open_run,
     read_spent,
     seal,
 )
@@ -59,12 +59,15 @@ def test_checkpoints_come_by_number_and_nothing_else_does(tmp_path):
     assert checkpoints(tmp_path / "nowhere") == []
 
 
-def test_the_last_whole_checkpoint_and_the_broken_ones_after_it(checkpoint):
+def test_a_run_goes_on_from_the_last_whole_checkpoint(checkpoint, watching_screen):
+    """The broken ones after it are removed, and that is said; without a whole one it starts afresh."""
     output = checkpoint.parent
-    assert last_whole_checkpoint(output) == (checkpoint, [])
-    later = [output / "checkpoint-18", output / "checkpoint-108"]
-    for folder in later:
-        folder.mkdir()
-    assert last_whole_checkpoint(output) == (checkpoint, later[::-1])
-    (checkpoint / MANIFEST).unlink()
-    assert last_whole_checkpoint(output) == (None, [*later[::-1], checkpoint])
+    (output / "run.json").write_text("{}")
+    for newest, told in (("checkpoint-9", f"going on from {checkpoint}"), ("", "starting afresh")):
+        for number in (18, 108):
+            (output / f"checkpoint-{number}").mkdir()
+        screen = watching_screen(None, None)
+        assert open_run(output, {}, True, screen) == (checkpoint if newest else None)
+        assert [path.name for path in checkpoints(output)] == [name for name in (newest,) if name]
+        assert screen.shown.count("is incomplete or damaged: removed") == (2 if newest else 3) and told in screen.shown
+        (checkpoint / MANIFEST).unlink(missing_ok=True)

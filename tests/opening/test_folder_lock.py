@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening.folders import LOCK_FILE, held
+from torch_linformer.opening.folder import LOCK_FILE, held
 
 HOLD = """
 import sys
 from pathlib import Path
-from torch_linformer.opening.folders import held
+from torch_linformer.opening.folder import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     input()

@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from torch_linformer.errors import InputError
 from torch_linformer.opening import devices as compiling
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, read_length
-from torch_linformer.opening.pretrained import load_backbone, longest_input
+from torch_linformer.opening.load import load_backbone, load_model, load_tokenizer, longest_input, read_length
 
 LABELS = {"id2label": {0: "rain", 1: "snow", 2: "sun"}}
 FAMILIES = ("Bert", "Roberta", "DistilBert", "ModernBert")

@@ -8,10 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AlbertConfig, BertConfig
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening import model_files as model_checks
-from torch_linformer.opening.model_files import check_model
-from torch_linformer.opening.model_folder import load_model
-from torch_linformer.opening.pretrained import load_backbone
+from torch_linformer.opening import load as model_checks
+from torch_linformer.opening.load import check_model, load_backbone, load_model
 
 INDEX = "model.safetensors.index.json"
 ELSEWHERE = "which is not in the folder; nothing is read from there"

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer, BertConfig
 
 from torch_linformer import LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.errors import InputError
-from torch_linformer.opening.model_folder import load_config, load_model, load_tokenizer
+from torch_linformer.opening.load import load_config, load_model, load_tokenizer
 
 
 def shorten(path, share=0.5):

@@ -25,14 +25,14 @@ from torch_linformer.adaptation.teacher_and_student import SHARED, Marks, Teache
 from torch_linformer.adaptation.texts import LEAST_TEXTS, Part, prepare_texts
 from torch_linformer.data.parts import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.distributed import processes
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError
-from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
-from torch_linformer.opening.run_folder import Spent
+from torch_linformer.opening.folder import Spent
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_duration
 from torch_linformer.training.fitting import fit

@@ -12,12 +12,14 @@ from torch_linformer.adaptation.adaptation_costs import Pair
 from torch_linformer.adaptation.comparison import WithoutSlots, verdict_on_slots
 from torch_linformer.adaptation.cost_sections import cost_sections
 from torch_linformer.adaptation.objectives import chance_of_neighbours
-from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, copy_sentence_modules
+from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_and_versions, machine_facts
-from torch_linformer.opening.run_folder import Spent, write_model
-from torch_linformer.opening.source_card import card_of_source
+from torch_linformer.opening.folder import Spent
+from torch_linformer.opening.hub import card_of_source
+from torch_linformer.opening.load import write_model
+from torch_linformer.opening.sentence_transformers import copy_sentence_modules
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.plots import learning_curve

@@ -11,10 +11,10 @@ from torch_linformer.adaptation.adaptation_report import RESULT, show_adapted, w
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.adaptation.texts import read_documents
 from torch_linformer.data.parts import content_digest
-from torch_linformer.opening import processes
+from torch_linformer.distributed import processes
 from torch_linformer.opening.devices import require_compiler, resolve_device, resolve_precision
+from torch_linformer.opening.folder import begin_run, identity, shared_run
 from torch_linformer.opening.hub import repository_for, upload
-from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.training.training_screen import TrainingScreen
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from torch_linformer.adaptation.objectives import Embeddings, Outputs
 from torch_linformer.adaptation.teacher_and_student import Teacher
-from torch_linformer.opening import processes
+from torch_linformer.distributed import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.step_costs import Cost, StepCost

@@ -21,7 +21,7 @@ from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.heads import head_of
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import WEIGHTS
-from torch_linformer.opening.folders import check_free, new_folder
+from torch_linformer.opening.folder import check_free, new_folder
 from torch_linformer.tasks.retrieval import POOLINGS
 from torch_linformer.training.training_screen import TrainingScreen
 

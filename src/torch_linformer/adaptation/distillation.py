@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from torch_linformer.adaptation.objectives import Embeddings
 from torch_linformer.adaptation.teacher_and_student import Teacher
+from torch_linformer.distributed import processes
 from torch_linformer.models.pooling import embed
 from torch_linformer.nn.dynamic_projection import DynamicProjection
-from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.training.batches import TOKENS_AT_ONCE, Batch, parts_of, without_padding
 from torch_linformer.training.trainer import RunTrainer, precision_of

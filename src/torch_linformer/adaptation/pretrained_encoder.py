@@ -1,10 +1,7 @@
 """The encoder to be adapted: opened, with its tokenizer and the pooling that makes embeddings."""
 
 import copy
-import json
-import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 import transformers
@@ -19,18 +16,21 @@ from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of, head_of_
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import WEIGHTS
-from torch_linformer.opening.model_files import check_model, model_file
-from torch_linformer.opening.model_folder import check_vocabulary, load_tokenizer
+from torch_linformer.opening.load import (
+    UNUSED,
+    check_model,
+    check_vocabulary,
+    load_any_config,
+    load_tokenizer,
+    needs_code,
+    open_by,
+)
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.opening.pretrained import UNUSED, load_any_config, needs_code, open_by
 from torch_linformer.opening.sentence_transformers import (
     AS_THEY_ARE,
-    MODULES,
-    PROMPTS,
     SentenceSettings,
     sentence_pooling,
     sentence_settings,
-    write_transformer,
 )
 
 LINEAR = ("linformer", "linear_encoder")  # types of models
@@ -167,16 +167,3 @@ def _saved_head(config: PreTrainedConfig) -> Head:
 
 def _no_head(path: str, task: str) -> InputError:
     return InputError(f"--task {task}: {path} has no head for it; --task embed adapts only the encoder")
-
-
-def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
-    """Make a model folder one of sentence-transformers, with pooling and normalization as they were."""
-    source = encoder_folder(source)
-    modules = json.loads(cast(Path, model_file(source, MODULES)).read_text(encoding="utf-8"))
-    configs = [f"{module['path']}/config.json" for module in modules if module["path"]]
-    for name in (MODULES, PROMPTS, *configs):
-        (folder / name).parent.mkdir(exist_ok=True)
-        file = model_file(source, name)
-        if file is not None:
-            shutil.copyfile(file, folder / name)
-    write_transformer(folder, max_length, sentence_settings(source))

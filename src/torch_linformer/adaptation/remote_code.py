@@ -11,7 +11,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models.base_configuration import BaseConfig
-from torch_linformer.opening.pretrained import UNUSED, longest_input
+from torch_linformer.opening.load import UNUSED, longest_input
 
 OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration
 KEPT_HEADS = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")  # ends of the names of their classes

@@ -12,9 +12,9 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
+from torch_linformer.distributed import processes
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig
-from torch_linformer.opening import processes
 
 DEVICES = ("cuda", "mps", "cpu")  # "auto" takes the first that is available
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")

@@ -24,9 +24,7 @@ from torch_linformer.models import (
     LinformerModel,
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
-from torch_linformer.opening.model_files import check_model
-from torch_linformer.opening.model_folder import AnyModel
-from torch_linformer.opening.pretrained import UNUSED, open_by
+from torch_linformer.opening.load import UNUSED, AnyModel, check_model, open_by
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import FirstModel

@@ -18,7 +18,7 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
-from torch_linformer.opening.model_folder import AnyConfig, AnyModel, check_vocabulary, load_model, reader_config
+from torch_linformer.opening.load import AnyConfig, AnyModel, check_vocabulary, load_model, reader_config
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.initial_encoder import (

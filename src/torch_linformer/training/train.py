@@ -5,11 +5,11 @@ from pathlib import Path
 import transformers
 
 from torch_linformer.data.reading.sources import find_source
+from torch_linformer.distributed import processes
 from torch_linformer.errors import InputError
-from torch_linformer.opening import processes
 from torch_linformer.opening.devices import require_compiler, resolve_device
+from torch_linformer.opening.folder import begin_run, identity, shared_run
 from torch_linformer.opening.hub import repository_for, upload
-from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.training.run_options import OF_WORDS
 from torch_linformer.training.run_report import show_outcome, write_outcome
 from torch_linformer.training.splits import Splits, load_splits
