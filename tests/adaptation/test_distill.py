@@ -23,8 +23,7 @@ from transformers import (
 
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.adaptation import Adaptation
-from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.adaptation.adaptation import Adaptation, run_adaptation
 from torch_linformer.adaptation.pretrained_encoder import encoder_of
 from torch_linformer.data.parts import split_documents
 from torch_linformer.encoders import linearize
@@ -202,7 +201,10 @@ def test_its_options_are_those_of_the_command():
     ("made", "message"),
     [
         ({"k": 0}, "--slots-only trains slots, and --k 0 has no slots"),
-        ({"projection": "mean"}, "--slots-only trains slots, and --projection mean has nothing to learn"),
+        (
+            {"projection": "mean"},
+            "--slots-only: no text is long enough for slots, or there are none that can be trained",
+        ),
         ({"exact_below": 16}, "--slots-only: no text is long enough for slots, or there are none that can be trained"),
     ],
 )

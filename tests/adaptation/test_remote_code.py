@@ -18,9 +18,8 @@ from transformers import (
 )
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.adaptation_run import run_adaptation
-from torch_linformer.adaptation.pretrained_encoder import load_encoder
-from torch_linformer.adaptation.remote_code import without_own_code
+from torch_linformer.adaptation.adaptation import run_adaptation
+from torch_linformer.adaptation.pretrained_encoder import load_encoder, without_own_code
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerModel
 

@@ -9,7 +9,7 @@ from datasets import Dataset
 from serving import requests
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.texts import prepare_texts
+from torch_linformer.adaptation.adaptation import prepare_texts
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Embedder, Predictor

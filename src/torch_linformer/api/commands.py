@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adaptation import run_adaptation
 from torch_linformer.adaptation.adaptation_report import RESULT
-from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.api.calls import AdaptCall, EvaluateCall, PathOrName, TrainCall, called_as
 from torch_linformer.api.run import Run
 from torch_linformer.data.reading.data_options import DataOptions
