@@ -134,9 +134,6 @@ def run_adaptation(
     return output
 
 
-# Texts to learn from, for validation and held out: read, split, tokenized, and some of them cut short.
-
-
 class Part(NamedTuple):
     """The tokens of texts, and the texts as they were read, perhaps with labels."""
 
@@ -150,19 +147,13 @@ class Part(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """The windows to learn from, the texts for validation and those held out."""
-
     train: Dataset
     validation: Part
     test: Part
 
 
 def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Dataset, Dataset, list[str]]:
-    """Texts to learn from, texts held out, with labels if they are asked for, and notes on both for the user.
-
-    Raises:
-        InputError: they are missing or malformed, or their labels are not the model's.
-    """
+    """Texts to learn from, texts held out, with labels if they are asked for, and notes on both for the user."""
     options, data, held_out = DataOptions.of(settings), str(settings.data), parse_part(settings.test)
     if options.label_column and not isinstance(objective, Labels):
         raise InputError("--label-column is for a classifier, and this model has none")
@@ -186,11 +177,7 @@ def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Data
 def prepare_texts(
     train: Dataset, test: Dataset, encoder: DocumentEncoder, settings: AdaptSettings, screen: Screen
 ) -> Texts:
-    """Split texts for validation from those to learn from, and tokenize all three parts.
-
-    Raises:
-        InputError: there are too few.
-    """
+    """Split texts for validation from those to learn from, and tokenize all three parts."""
     train, test = (with_text(part, encoder, screen.say) for part in (train, test))
     validated = min(VALIDATED, max(LEAST_TEXTS, len(train) // 10))
     train, validation = split_documents(train, min(0.5, validated / len(train)), settings.seed)
@@ -233,15 +220,7 @@ def mix_lengths(windows: Dataset, after: list[int], seed: int) -> Dataset:
 
 
 class Adaptation:
-    """A student, its teacher, and the texts that both read.
-
-    Args:
-        original: what is adapted.
-        train: texts to learn from, and for validation.
-        test: texts held out, perhaps with labels.
-        settings: the options.
-        screen: where progress is shown.
-        student: what learns; by default the original, made linear as ``settings`` say.
+    """A student (the original, made linear as ``settings`` say), its teacher, and the texts that both read.
 
     Raises:
         InputError: the settings do not fit the original, or there are too few texts.
@@ -269,6 +248,7 @@ class Adaptation:
         encoder = DocumentEncoder(original.tokenizer, max_length, prompt=original.settings.prompt())
         before, after = map(len, encoder.marks)
         self.student = self._linear(max_length, before, after) if student is None else student
+        self.options: LinearOptions = self.student.config.linear_options
         if settings.slots_only:
             slots, others = split_slot_parameters(self.student)
             if not (slots and self.options.uses_slots):
@@ -296,12 +276,6 @@ class Adaptation:
             f"{attention_of(self.student.config)}; {self.device}, {self.precision}"
         )
         self._compare_first()
-
-    @property
-    def options(self) -> LinearOptions:
-        """Those of the student."""
-        options: LinearOptions = self.student.config.linear_options
-        return options
 
     def _linear(self, max_length: int, before: int, after: int) -> LinearEncoder:
         """The original with slots; the special tokens around a text are seen exactly."""
@@ -339,7 +313,8 @@ class Adaptation:
         began = time.monotonic()
         self.start = self.test.scores(self.student)
         # What the student takes again, with its slots and perhaps without.
-        self.seconds_to_compare = (time.monotonic() - began) * (1 + self._has_window_and_slots)
+        self.has_both = self.options.window is not None and self.options.k != 0  # slots to take out, something left
+        self.seconds_to_compare = (time.monotonic() - began) * (1 + self.has_both)
         self.screen.say(f"before any training: {score_line(self.objective.titles, self.start, number)}")
 
     def _comparison(self, part: Part) -> TeacherComparison:
@@ -353,11 +328,6 @@ class Adaptation:
         began = time.monotonic()
         self._comparison(sample).scores(self.student)
         return processes.on_main(lambda: time.monotonic() - began) / TIMED
-
-    @property
-    def _has_window_and_slots(self) -> bool:
-        """Whether slots can be taken out of the student, with something left, which is worth a comparison."""
-        return self.options.window is not None and self.options.k != 0
 
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
         """Train the student, with checkpoints in ``output``; it ends with its best weights.
@@ -437,10 +407,10 @@ class Adaptation:
         self.screen.say(f"comparing it with the original: about {format_duration(self.seconds_to_compare)}")
         end = self.test.read(self.student)
         alone = without = None
-        if self._has_window_and_slots:
+        if self.has_both:
             alone = with_options(self.student, replace(self.options, k=0))
             outputs = self.test.read(alone)
-            without = WithoutSlots(self.test.scores_of(outputs), self.test.gains(end, outputs), None, None)
+            without = WithoutSlots(self.test.scores_of(outputs), self.test.gains(end, outputs))
         costs: dict[int, Pair] = {}
         if self.settings.probe:
             costs, of_alone = processes.on_main(lambda: self._costs(alone, spent.seconds))

@@ -35,16 +35,7 @@ class Gain(NamedTuple):
 
 
 class TeacherComparison:
-    """Texts on which a student is compared with its teacher.
-
-    Args:
-        teacher: reads them once, at the first comparison.
-        objective: what is compared.
-        windows: the texts, tokenized, with ``input_ids``, ``length`` and ``document``.
-        documents: the texts as they were read, perhaps with labels.
-        batch_size: texts at once.
-        precision: of the arithmetic, as it will be used.
-    """
+    """Texts, tokenized and as read, on which a student is compared with its teacher, which reads them once."""
 
     def __init__(
         self,
@@ -60,11 +51,9 @@ class TeacherComparison:
         self.before_batch: Callable[[], None] = lambda: None
 
     def scores(self, student: PreTrainedModel) -> dict[str, float]:
-        """Scores of the student, by the names that ``objective.titles`` explains."""
         return self.scores_of(self.read(student))
 
     def read(self, student: PreTrainedModel) -> Outputs:
-        """What the student makes of the texts."""
         was_training, base = student.training, cast(Any, student.base_model)
         cast(nn.Module, student).eval()
         outputs = self._outputs(student, lambda ids, mask: base(input_ids=ids, attention_mask=mask).last_hidden_state)
@@ -129,19 +118,15 @@ class TeacherComparison:
 
 @dataclass(frozen=True)
 class WithoutSlots:
-    """The trained model with its slots taken out.
+    """The trained model with its slots taken out: its scores, and what the slots add to each.
 
-    Attributes:
-        scores: its own.
-        gains: what the slots add to each, with the standard errors.
-        cost: of a text of full length, and
-        cost_with_slots: that of the whole model; why, where it failed, and None where it was not measured.
+    Costs are of a text of full length; None where they were not measured.
     """
 
     scores: dict[str, float]
     gains: dict[str, Gain]
-    cost: Cost | None
-    cost_with_slots: Cost | None
+    cost: Cost | None = None
+    cost_with_slots: Cost | None = None
 
 
 def verdict_on_slots(

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_report import show_adapted, write_report, write_student
-from torch_linformer.adaptation.pretrained_encoder import encoder_of, in_float32
+from torch_linformer.adaptation.pretrained_encoder import encoder_of
 from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.data.tokenizer import reads_from_the_left
 from torch_linformer.encoders.classes import LinearEncoder
@@ -129,8 +129,10 @@ def distill(
         raise InputError(f"test must be a fraction of the texts, got {test!r}")
     if output is not None:
         check_free(Path(output))
-    name, tokenizer = teacher.name_or_path or type(teacher).__name__, reads_from_the_left(copy.deepcopy(tokenizer))
-    original = encoder_of(in_float32(teacher), tokenizer, name, task=settings.task, pooling=pooling, seed=settings.seed)
+    frozen, read_by = copy.deepcopy(teacher), reads_from_the_left(copy.deepcopy(tokenizer))
+    cast(nn.Module, frozen).to(WEIGHTS)
+    name = teacher.name_or_path or type(teacher).__name__
+    original = encoder_of(frozen, read_by, name, task=settings.task, pooling=pooling, seed=settings.seed)
     head, task = original.objective.head, original.objective.name
     if head not in ("none", head_of(model)):
         raise InputError(

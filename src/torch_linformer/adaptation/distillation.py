@@ -25,16 +25,9 @@ EMBEDDING = 10.0  # weight of 1 - cosine; the error of the hidden states is a sh
 class Teacher:
     """Hidden states of the original encoder for texts of any length.
 
-    A text longer than the original reads at once goes through it as windows, each with the special tokens around it. A
-    token's hidden states come from the window in which it is farthest from the ends; those of the special tokens are
-    means over the windows.
-
-    Args:
-        model: the original, perhaps with a head; it is frozen.
-        longest: tokens that the original reads at once.
-        before: special tokens before a text, and
-        after: those after it.
-        shared: share of a window that the next one reads too.
+    A text longer than the ``longest`` that the original reads at once goes through it as windows, each with the special
+    tokens ``before`` and ``after`` it, of which the next one reads the share ``shared`` too. A token's hidden states
+    come from the window in which it is farthest from the ends; those of the special tokens are means over the windows.
     """
 
     def __init__(self, model: PreTrainedModel, longest: int, before: int, after: int, shared: float = 0.5) -> None:
@@ -101,13 +94,8 @@ def distillation_loss(
     over the real tokens of ``(B, N, C)`` each, with the embeddings e of the last layer. Of several processes, each
     with as many texts, the mean is that over the texts of all.
 
-    Args:
-        student: hidden states of each layer.
-        teacher: those that they are to be.
-        attention_mask: ``(B, N)``.
-        pooling: that of embeddings.
-        variances: of each layer; those of these hidden states if None.
-        batch: the mask of the batch of which these texts are a part; the losses of the parts add up to the batch's.
+    ``variances`` are those of each layer of ``teacher`` if None; ``batch`` is the mask of the batch of which these
+    texts are a part: the losses of the parts add up to the batch's.
     """
     variances = layer_variances([(teacher, attention_mask)]) if variances is None else variances
     real = attention_mask.bool()

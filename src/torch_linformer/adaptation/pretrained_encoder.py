@@ -20,7 +20,6 @@ from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of, head_of_
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models.base_configuration import BaseConfig
-from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.load import (
     UNUSED,
     check_model,
@@ -38,7 +37,6 @@ from torch_linformer.opening.sentence_transformers import (
     sentence_settings,
 )
 
-LINEAR = ("linformer", "linear_encoder")  # types of models
 OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration
 KEPT_HEADS = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")  # ends of the names of their classes
 POSITIONS = "embeddings.position_ids"  # 0, 1, 2, …, which older versions of transformers saved
@@ -46,22 +44,13 @@ POSITIONS = "embeddings.position_ids"  # 0, 1, 2, …, which older versions of t
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """An encoder to be adapted.
+    """An encoder to be adapted."""
 
-    Attributes:
-        path: folder, name on the hub, or short name, as it was given.
-        model: the encoder with the head that is kept, in float32.
-        tokenizer: its own.
-        objective: what it is used for.
-        sentences: whether it is a folder of sentence-transformers.
-        settings: how that reads texts.
-    """
-
-    path: str
-    model: PreTrainedModel
+    path: str  # as it was given
+    model: PreTrainedModel  # with the head that is kept, in float32
     tokenizer: PreTrainedTokenizerFast
     objective: Embeddings
-    sentences: bool = False
+    sentences: bool = False  # whether it is a folder of sentence-transformers, and how that reads texts
     settings: SentenceSettings = AS_THEY_ARE
 
     @property
@@ -142,16 +131,9 @@ def encoder_of(
     return PretrainedEncoder(path, model, tokenizer, OBJECTIVES[task](model, tokenizer, pooling, seed))
 
 
-def in_float32(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy."""
-    copied = copy.deepcopy(model)
-    cast(nn.Module, copied).to(WEIGHTS)
-    return copied
-
-
 def _refuse_kind(path: str, config: Any) -> None:
     """Raise ``InputError`` for a model whose attention cannot be replaced by slots."""
-    if config.model_type in LINEAR:
+    if config.model_type in ("linformer", "linear_encoder"):
         raise InputError(
             f"{path} ({config.model_type}) is linear already: linformer train --from {path} goes on with it"
         )
@@ -185,11 +167,8 @@ def without_own_code(
 ) -> PreTrainedModel:
     """The model of transformers that the class of ``model`` extends, with its weights, checked to give the same output.
 
-    Args:
-        model: of any class.
-        path: its name, for messages.
-        task: a name of ``OBJECTIVES``; ``embed``, or None without a head that is kept, takes the encoder below it.
-        missing: names of tensors that its file lacks.
+    ``task`` ``embed``, or None without a head that is kept, takes the encoder below it; ``missing`` are names of
+    tensors that its file lacks.
 
     Raises:
         InputError: it extends no model, has other weights or lacks some, or computes something else.
@@ -213,10 +192,7 @@ def without_own_code(
     if lacking:
         raise InputError(f"{path}: the weights lack {lacking[0]}, which its own code wants; copy the folder again")
     fields = {key: value for key, value in part.config.to_dict().items() if key not in OF_OWN_CODE}
-    try:
-        twin: PreTrainedModel = known(known.config_class.from_dict(fields))
-    except Exception as error:  # such as sizes that do not fit one another
-        raise InputError(f"{path}: its configuration makes no {known.__name__}: {first_line(error)}") from None
+    twin: PreTrainedModel = known(known.config_class.from_dict(fields))
     theirs, ours = (cast(nn.Module, side).state_dict() for side in (part, twin))
     for key, tensor in theirs.items():
         if (key not in ours or ours[key].shape != tensor.shape) and not key.endswith(POSITIONS):

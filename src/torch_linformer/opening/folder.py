@@ -225,12 +225,6 @@ def open_run(
 def begin_run(output: Path, run: Mapping[str, Any], digest: str, checkpoint: Path | None) -> None:
     """Write what identifies a run into its folder, once its documents are read, before it trains.
 
-    Args:
-        output: the folder.
-        run: the settings that identify the run.
-        digest: of its documents.
-        checkpoint: the one that the run goes on from, if any.
-
     Raises:
         InputError: the run goes on, and its documents are no longer those that it began with.
     """

@@ -212,7 +212,7 @@ def write_sentence_modules(
         kind: module for kind, module in ((PIECES, vectors.pieces), (LEXICAL, vectors.lexical)) if module is not None
     }
     kinds = [f"sentence_transformers.models.{kind}" for kind in KINDS[: 3 if vectors.pieces is None else 1]]
-    modules = []
+    modules: list[dict[str, Any]] = []
     for number, kind in enumerate([*kinds, *own]):
         path = f"{number}_{kind.rpartition('.')[2]}" if number else ""
         modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
