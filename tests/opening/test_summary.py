@@ -64,6 +64,12 @@ def test_the_attention_of_an_encoder_in_words(original_encoder, family, options,
     assert attention_of(linearize(original_encoder(family), **options).config).startswith(words)
 
 
+def test_a_head_on_an_encoder_with_ordinary_attention(original_encoder):
+    config = linearize(original_encoder("Bert", "ForSequenceClassification"), k=4).config
+    config.linformer = None
+    assert attention_of(LinformerConfig(backbone_config=config, attention="full")) == "full attention"
+
+
 @pytest.mark.parametrize("name", MODEL_CLASSES)
 def test_every_class_is_described(tmp_path, name):
     part = LinformerConfig(**SIZES, k=2, causal=name == "LinformerForCausalLM")

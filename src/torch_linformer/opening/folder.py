@@ -19,6 +19,12 @@ from torch_linformer.reporting.files import damage_of, file_state, flush, write_
 from torch_linformer.reporting.screen import Screen
 
 LOCK_FILE = ".lock"  # names the holder; the lock itself is the kernel's, and ends with the process
+MANIFEST = "complete.json"
+DATA_FILE = "data.json"  # the columns that a model was trained with
+RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
+DIGEST = "data_digest"  # of the documents of a run, in its RUN_FILE
+# Settings that may change when a run goes on.
+FREE = ("output", "baseline", "probe", "context_parallel", "fsdp", "compile", "report_to", "push_to_hub")
 
 
 @contextmanager
@@ -93,14 +99,6 @@ def new_folder(output: Path) -> Iterator[Path]:
         flush(output.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-MANIFEST = "complete.json"
-DATA_FILE = "data.json"  # the columns that a model was trained with
-RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
-DIGEST = "data_digest"  # of the documents of a run, in its RUN_FILE
-# Settings that may change when a run goes on.
-FREE = ("output", "baseline", "probe", "context_parallel", "fsdp", "compile", "report_to", "push_to_hub")
 
 
 @dataclass(frozen=True)

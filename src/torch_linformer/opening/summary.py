@@ -14,7 +14,7 @@ def attention_of(config: Any) -> str:
     """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
     config = config.encoder if config.is_encoder_decoder else config
     encoder = getattr(config, "backbone_config", None) or config
-    if isinstance(encoder, LinearConfig):
+    if isinstance(encoder, LinearConfig) and encoder.linformer is not None:  # else it has ordinary attention
         linear, attentions = encoder.linear_options, encoder.attentions
         chosen = linear.projection == "dynamic"
         slots = [f"K {linear.k}", "slots chosen by the input" if chosen else f"projection {linear.projection}"]
