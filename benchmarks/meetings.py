@@ -34,7 +34,7 @@ from learning import write_results
 from torch_linformer.cli.options import positive_numbers
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
+from torch_linformer.opening.load import load_model, load_tokenizer, reader_config
 from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.report import markdown_table

@@ -28,7 +28,7 @@ from torch_linformer.encoders.heads import predicts_at
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.devices import autocast, resolve_precision
-from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.load import load_model
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.report import markdown_table
 

@@ -28,7 +28,7 @@ from torch_linformer import LinformerConfig, LinformerModel
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.inference import Predictor
 from torch_linformer.measuring.machine import machine_facts, package_versions
-from torch_linformer.opening.model_folder import load_config, load_tokenizer
+from torch_linformer.opening.load import load_config, load_tokenizer
 from torch_linformer.reporting.report import markdown_table
 from torch_linformer.training.sizes import SIZES
 

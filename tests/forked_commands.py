@@ -17,7 +17,7 @@ import sys
 
 COMMAND = (
     "torch_linformer.training.train",
-    "torch_linformer.adaptation.adaptation_run",
+    "torch_linformer.adaptation.adaptation",
     "torch_linformer.inference.answer_files",
     "torch_linformer.inference.generate",
     "torch_linformer.serving.server",

@@ -19,9 +19,8 @@ from torch_linformer.cli.serve import serve
 from torch_linformer.data.reading.sources import ask_hub
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
-from torch_linformer.opening.model_folder import load_model
-from torch_linformer.opening.pretrained import load_backbone
-from torch_linformer.opening.run_folder import checkpoints, read_spent, seal
+from torch_linformer.opening.folder import checkpoints, read_spent, seal
+from torch_linformer.opening.load import load_backbone, load_model
 from torch_linformer.training.encoder_baselines import original_of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,12 +23,12 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "nn": ({"choices", "functional"}, None),
     "encoders": ({"errors", "functional", "nn"}, "hf"),
     "models": ({"choices", "lengths", "functional", "nn", "encoders"}, "hf"),
-    "distributed": ({"functional"}, None),
+    "distributed": ({"errors", "functional"}, "train"),
     "reporting": (set(), "train"),
     "measuring": ({"choices", "functional", "nn", "reporting"}, "train"),
     "data": ({"errors", "reporting", "measuring"}, "train"),
     "tasks": ({"errors", "encoders", "models", "data"}, "train"),
-    "opening": ({"errors", "lengths", "encoders", "models", "reporting", "measuring", "data", "tasks"}, "train"),
+    "opening": ({"errors", "encoders", "models", "distributed", "reporting", "measuring", "data", "tasks"}, "train"),
     "training": (
         {
             "choices",
@@ -45,7 +45,19 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
         "train",
     ),
     "adaptation": (
-        {"errors", "nn", "encoders", "models", "reporting", "measuring", "data", "tasks", "opening", "training"},
+        {
+            "errors",
+            "nn",
+            "encoders",
+            "models",
+            "distributed",
+            "reporting",
+            "measuring",
+            "data",
+            "tasks",
+            "opening",
+            "training",
+        },
         "train",
     ),
     # export and --engine ray alone need more than "train", and say so
@@ -56,12 +68,16 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
         {"errors", "functional", "nn", "encoders", "models", "reporting", "measuring", "data", "opening"},
         "inspect",
     ),
-    "api": ({"errors", "reporting", "data", "tasks", "opening", "training", "adaptation", "inference"}, "train"),
+    "api": (
+        {"errors", "distributed", "reporting", "data", "tasks", "opening", "training", "adaptation", "inference"},
+        "train",
+    ),
     "cli": (
         {
             "errors",
             "encoders",
             "models",
+            "distributed",
             "reporting",
             "data",
             "tasks",

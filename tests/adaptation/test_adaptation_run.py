@@ -26,17 +26,14 @@ from transformers import (
 )
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.adaptation import Adaptation
-from torch_linformer.adaptation.adaptation_run import run_adaptation
-from torch_linformer.adaptation.distillation import split_slot_parameters
+from torch_linformer.adaptation.adaptation import LEAST_TEXTS, Adaptation, run_adaptation
+from torch_linformer.adaptation.distillation import Teacher, split_slot_parameters
 from torch_linformer.adaptation.objectives import Embeddings
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
-from torch_linformer.adaptation.teacher_and_student import Teacher
-from torch_linformer.adaptation.texts import LEAST_TEXTS
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.errors import InputError
-from torch_linformer.opening.run_folder import checkpoints, is_whole
+from torch_linformer.opening.folder import checkpoints, is_whole
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.training.fitting import Interrupted
 from torch_linformer.training.training_screen import TrainingScreen
@@ -190,7 +187,7 @@ def test_texts_are_read_as_the_original_reads_them(adapt, source, tokenizer, tmp
     settings = AdaptSettings(data="texts", k=4, window=4, device="cpu", precision="fp32")
     adaptation = Adaptation(original, texts, texts, settings, TrainingScreen())
     assert adaptation.texts.test.windows[0]["input_ids"][:-1] == tokenizer("sea: wet 0").input_ids[:-1]
-    assert adaptation.teacher.marks.before == 1 + len(tokenizer("sea:").input_ids) - 2
+    assert adaptation.teacher.before == 1 + len(tokenizer("sea:").input_ids) - 2
     assert adaptation.student.config.linear_options.exact_first == 1
 
 
@@ -333,23 +330,8 @@ def test_another_adaptation_is_not_gone_on_with(finished, adapt):
         adapt(finished.folder, resume=True, k=5)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
-def test_the_same_weights_are_compared_with_other_k(adapt, tmp_path):
-    """K 4 and a text of 32 tokens: 1, 2, 4, 8 and 16 slots."""
-    shown = adapt(tmp_path / "run", projection="mean", steps=4)
-    result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
-    rows = result["tradeoff"]
-    assert [row["k"] for row in rows] == [1, 2, 4, 8, 16]
-    best = max(entry["eval_cosine"] for entry in result["history"] if "eval_cosine" in entry)
-    assert rows[2]["scores"]["cosine"] == pytest.approx(best, abs=1e-6)
-    assert len({row["scores"]["cosine"] for row in rows}) == 5
-    assert "The same weights with other K" in shown
-    assert "The same weights with other K" in (tmp_path / "run" / "report.html").read_text()
-
-
 def test_the_window_alone_stands_beside_the_whole(finished):
     """The student without its slots, as anybody can make it from the folder."""
-    assert finished.result["tradeoff"] == []  # slots chosen by the input have weights that depend on K
     alone, end = finished.result["window_alone"]["scores"], finished.result["end"]
     page = (finished.folder / "report.html").read_text()
     for text in (finished.shown, page):

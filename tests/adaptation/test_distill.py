@@ -23,8 +23,7 @@ from transformers import (
 
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.adaptation import Adaptation
-from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.adaptation.adaptation import Adaptation, run_adaptation
 from torch_linformer.adaptation.pretrained_encoder import encoder_of
 from torch_linformer.data.parts import split_documents
 from torch_linformer.encoders import linearize
@@ -162,19 +161,25 @@ def test_a_head_learns_what_it_says(model_class, tmp_path, save_source, tokenize
     torch_linformer.distill(student, teacher, tokenizer, texts, task="embed", **OPTIONS)
 
 
+NO_SLOTS = "--slots-only: no text is long enough for slots, or there are none that can be trained"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("made", "options", "message"),
     [
-        ({"test": "held-out.csv"}, "test must be a fraction of the texts, got 'held-out.csv'"),
-        ({"task": "mlm"}, "--task mlm: .* has no head for it"),
-        ({"pooling": "last"}, "pooling must be one of mean, cls, max, got 'last'"),
-        ({"test": 0.04}, "leaves 8 texts for the test; at least 20 are needed"),
-        ({"slots_only": True}, "--learning-rate is that of the original's weights, which --slots-only keeps as they "),
-        ({"steps": 0}, "--steps must be a number above 0, got 0"),
+        ({}, {"test": "held-out.csv"}, "test must be a fraction of the texts, got 'held-out.csv'"),
+        ({}, {"task": "mlm"}, "--task mlm: .* has no head for it"),
+        ({}, {"pooling": "last"}, "pooling must be one of mean, cls, max, got 'last'"),
+        ({}, {"test": 0.04}, "leaves 8 texts for the test; at least 20 are needed"),
+        ({}, {"slots_only": True}, "--learning-rate is that of the original's weights, which --slots-only keeps as "),
+        ({}, {"steps": 0}, "--steps must be a number above 0, got 0"),
+        ({"k": 0}, {"slots_only": True, "learning_rate": None}, "--slots-only trains slots, and --k 0 has no slots"),
+        ({"projection": "mean"}, {"slots_only": True, "learning_rate": None}, NO_SLOTS),
+        ({"exact_below": 16}, {"slots_only": True, "learning_rate": None}, NO_SLOTS),
     ],
 )
-def test_options_that_it_cannot_use(teacher, tokenizer, texts, options, message):
-    student = linearize(teacher, **SLOTS)
+def test_options_that_it_cannot_use(teacher, tokenizer, texts, made, options, message):
+    student = linearize(teacher, **{**SLOTS, **made})
     first = state_of(student)
     with pytest.raises(InputError, match=message) as error:
         torch_linformer.distill(student, teacher, tokenizer, texts, **{**OPTIONS, **options})
@@ -198,39 +203,34 @@ def test_its_options_are_those_of_the_command():
     }
 
 
+SIZES = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "hidden_size": 24}
+
+
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("changed", "message"),
     [
-        ({"k": 0}, "--slots-only trains slots, and --k 0 has no slots"),
-        ({"projection": "mean"}, "--slots-only trains slots, and --projection mean has nothing to learn"),
-        ({"exact_below": 16}, "--slots-only: no text is long enough for slots, or there are none that can be trained"),
+        ({"hidden_size": 48}, "the teacher has hidden_size = 48 and the student 24: the teacher is the "),
+        ({"num_hidden_layers": 3}, "the teacher has num_hidden_layers = 3 and the student 2: "),
+        (None, "the teacher is the student itself: take the model that "),
     ],
 )
-def test_slots_that_cannot_be_trained(teacher, tokenizer, texts, made, message):
-    with pytest.raises(InputError, match=message):
-        student = linearize(teacher, **{**SLOTS, **made})
-        torch_linformer.distill(student, teacher, tokenizer, texts, slots_only=True)
+def test_models_that_do_not_belong_together(teacher, tokenizer, texts, changed, message):
+    student = linearize(teacher, **SLOTS)
+    other = student if changed is None else BertModel(BertConfig(vocab_size=len(tokenizer), **{**SIZES, **changed}))
+    with pytest.raises(InputError, match=f"^{message}"):
+        torch_linformer.distill(student, other, tokenizer, texts)
 
 
-def test_a_slow_tokenizer(teacher, texts):
-    slow = PreTrainedTokenizerBase()
-    with pytest.raises(InputError, match=r"^the tokenizer is a PreTrainedTokenizerBase: a fast one is needed, with a "):
-        torch_linformer.distill(linearize(teacher, **SLOTS), teacher, slow, texts)
-
-
-def test_models_that_do_not_belong_together(teacher, tokenizer, texts):
+def test_what_it_is_not_made_for(teacher, tokenizer, texts, tmp_path):
     student = linearize(teacher, **SLOTS)
     with pytest.raises(InputError, match=r"^BertModel is not linear: torch_linformer\.linearize makes it so$"):
         torch_linformer.distill(teacher, teacher, tokenizer, texts)
-    sizes = {"vocab_size": len(tokenizer), "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
-    wider = BertModel(BertConfig(**sizes, hidden_size=48))
-    with pytest.raises(InputError, match=r"^the teacher has hidden_size = 48 and the student 24: the teacher is the "):
-        torch_linformer.distill(student, wider, tokenizer, texts)
-    deeper = BertModel(BertConfig(**{**sizes, "num_hidden_layers": 3}, hidden_size=24))
-    with pytest.raises(InputError, match=r"^the teacher has num_hidden_layers = 3 and the student 2: "):
-        torch_linformer.distill(student, deeper, tokenizer, texts)
-    with pytest.raises(InputError, match=r"^the teacher is the student itself: take the model that "):
-        torch_linformer.distill(student, student, tokenizer, texts)
+    with pytest.raises(InputError, match=r"^the tokenizer is a PreTrainedTokenizerBase: a fast one is needed, with a "):
+        torch_linformer.distill(student, teacher, PreTrainedTokenizerBase(), texts)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match="is not empty; name another folder"):
+        torch_linformer.distill(student, teacher, tokenizer, texts, output=tmp_path)
+    assert os.listdir(tmp_path) == ["notes.txt"]
 
 
 def test_a_head_that_the_student_lacks(tmp_path, save_source, tokenizer, texts):
@@ -239,13 +239,6 @@ def test_a_head_that_the_student_lacks(tmp_path, save_source, tokenizer, texts):
     with pytest.raises(InputError, match=r"^the teacher has a head for masked words and LinearBertModel has none: lin"):
         torch_linformer.distill(student, teacher, tokenizer, texts, **OPTIONS)
     torch_linformer.distill(student, teacher, tokenizer, texts, task="embed", **OPTIONS)
-
-
-def test_a_folder_that_is_taken(teacher, tokenizer, texts, tmp_path):
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(InputError, match="is not empty; name another folder"):
-        torch_linformer.distill(linearize(teacher, **SLOTS), teacher, tokenizer, texts, output=tmp_path)
-    assert os.listdir(tmp_path) == ["notes.txt"]
 
 
 @pytest.mark.usefixtures("no_fresh_process")

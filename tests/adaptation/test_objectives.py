@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification
 
 from torch_linformer.adaptation.comparison import TeacherComparison
+from torch_linformer.adaptation.distillation import Teacher
 from torch_linformer.adaptation.objectives import Embeddings, Labels, MaskedWords, divergence, embed
-from torch_linformer.adaptation.teacher_and_student import Marks, Teacher
 from torch_linformer.encoders.heads import head_logits
 from torch_linformer.errors import InputError
 
@@ -52,7 +52,7 @@ def read(tokenizer):
 
 def compared(objective, model, windows, **columns):
     documents = Dataset.from_dict({"text": [""] * len(windows), "unknown": [[]] * len(windows), **columns})
-    return TeacherComparison(Teacher(model, 10, Marks(0, 0)), objective, windows, documents, 3, "fp32")
+    return TeacherComparison(Teacher(model, 10, 0, 0), objective, windows, documents, 3, "fp32")
 
 
 def read_alone(model, batch):

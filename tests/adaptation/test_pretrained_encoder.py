@@ -17,9 +17,10 @@ from transformers import (
 )
 
 from torch_linformer.adaptation import distill
-from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_encoder
+from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
+from torch_linformer.opening.sentence_transformers import copy_sentence_modules
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_it_is_the_original(folder, tokenizer):
     real = batch["attention_mask"].bool()
     for own, wanted in zip(ours, theirs, strict=True):
         assert_close(own[real], wanted[real], atol=1e-5, rtol=1e-5)
-    assert (source.longest, source.objective.pooling, source.sentences) == (16, "max", True)
+    assert (source.usual_length, source.objective.pooling, source.sentences) == (16, "max", True)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torch_linformer.adaptation.teacher_and_student import Marks, Teacher
+from torch_linformer.adaptation.distillation import Teacher
 
 
 @pytest.fixture(scope="module")
 def teacher(small_bert):
-    return Teacher(copy.deepcopy(small_bert), 10, Marks(1, 1))
+    return Teacher(copy.deepcopy(small_bert), 10, 1, 1)
 
 
 def original(bert, ids, mask):
@@ -52,7 +52,7 @@ def test_longer_texts_are_read_window_by_window(teacher, small_bert, rows, lengt
 @pytest.mark.parametrize("length", [11, 17, 18, 19, 31])
 def test_windows_one_after_the_other(small_bert, rows, length):
     ids, mask = rows(length)
-    found = torch.stack(Teacher(copy.deepcopy(small_bert), 10, Marks(1, 1), 0.0).hidden_states(ids, mask))[:, 0]
+    found = torch.stack(Teacher(copy.deepcopy(small_bert), 10, 1, 1, 0.0).hidden_states(ids, mask))[:, 0]
     pieces = [torch.cat([ids[0, :1], piece, ids[0, -1:]])[None] for piece in ids[0, 1:-1].split(8)]
     read = [torch.stack(original(small_bert, piece, torch.ones_like(piece)))[:, 0] for piece in pieces]
     assert_close(found[:, 1:-1], torch.cat([states[:, 1:-1] for states in read], dim=1))

@@ -8,7 +8,7 @@ from datasets import Dataset
 from rich.console import Console
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.texts import mix_lengths, prepare_texts
+from torch_linformer.adaptation.adaptation import mix_lengths, prepare_texts
 from torch_linformer.data import windows as data_windows
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.reporting.screen import Screen

@@ -13,8 +13,7 @@ from torch_linformer.encoders import linearize
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.opening.pretrained import load_backbone
+from torch_linformer.opening.load import load_backbone, load_model, load_tokenizer
 
 FAMILIES = ("Bert", "Roberta", "DistilBert", "ModernBert")
 ROWS = "ForSequenceClassification"

@@ -117,7 +117,11 @@ def test_a_folder_without_tokenizer(refused_adapt, workplace):
         (["--k", "-1"], "--k must be at least 0, got -1"),
         (["--k", "0", "--window", "0"], "--k 0 leaves only the window, and --window 0 leaves nothing to attend to"),
         (["--exact-below", "-1"], "--exact-below must be at least 0, got -1"),
-        (["--exact-first", "-1"], "--exact-first must be at least 0, got -1"),
+        (["--encoding", "nothing"], "--encoding nothing: there is no such encoding; try utf-8 or cp1252"),
+        (
+            ["--delimiter", "abc"],
+            "--delimiter must be one character or comma, tab, semicolon, bar, none, got 'abc'",
+        ),
         (
             ["--fsdp", "--precision", "fp16"],
             "--fsdp does not go with --precision fp16, whose scale differs by process: take bf16",
@@ -128,14 +132,9 @@ def test_a_folder_without_tokenizer(refused_adapt, workplace):
             "--fsdp shares the weights among processes, and there is 1: torchrun --nproc-per-node 2 -m "
             "torch_linformer.cli adapt --fsdp ...",
         ),
-        (
-            ["--exact-first", "9", "--exact-last", "8"],
-            "--exact-first 9 and --exact-last 8 are more than the 16 tokens read at once",
-        ),
         (["--window", "-1"], "--window must be at least 0, got -1"),
         (["--max-length", "7"], "--max-length must be at least 8, got 7"),
         (["--minutes", "0"], "--minutes must be a number above 0, got 0.0"),
-        (["--projection", "linear"], "--projection must be one of dynamic, mean, got 'linear'"),
         (["--task", "tag"], "--task must be one of embed, mlm, classify, got 'tag'"),
         (["--task", "mlm"], "--task mlm: bert has no head for it; --task embed adapts only the encoder"),
         (

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from torch_linformer.cli.app import run
 from torch_linformer.cli.explaining import explain
 from torch_linformer.models import LinformerForQuestionAnswering
-from torch_linformer.opening.model_folder import load_config, load_tokenizer
+from torch_linformer.opening.load import load_config, load_tokenizer
 
 ROWS = [(f"wet mud {i}", "rain") for i in range(15)] + [(f"sea sand {i}", "sun") for i in range(15)]
 

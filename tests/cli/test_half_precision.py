@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from torch_linformer.cli.app import run
-from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.load import load_model
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from torch_linformer.cli.app import run
 from torch_linformer.models import LinformerModel
 from torch_linformer.models.convert import from_fairseq
-from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.load import load_model
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch_linformer.analysis.inspection import page
 from torch_linformer.cli.app import run
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerForCausalLM
-from torch_linformer.opening.model_folder import load_config, load_model, load_tokenizer
+from torch_linformer.opening.load import load_config, load_model, load_tokenizer
 
 
 @pytest.fixture(autouse=True)

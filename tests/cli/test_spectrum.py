@@ -198,7 +198,7 @@ def test_what_is_wrong_with_the_model(refused, save, workplace):
     )
     (bare / "model.safetensors").write_bytes(b"no tensors")
     assert refused("spectrum", bare, "--data", "texts.jsonl", "--length", 9).startswith(
-        f"{bare}: the model cannot be read: "
+        f"{bare}: the weights cannot be read: "
     )
 
 

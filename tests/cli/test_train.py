@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torch_linformer.cli.app import run
-from torch_linformer.opening.run_folder import is_whole
+from torch_linformer.opening.folder import is_whole
 
 
 def weights(folder):

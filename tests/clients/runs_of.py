@@ -17,8 +17,8 @@ import torch
 
 from torch_linformer.adaptation import pretrained_encoder
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.adaptation_run import run_adaptation
-from torch_linformer.opening import processes
+from torch_linformer.adaptation.adaptation import run_adaptation
+from torch_linformer.distributed import processes
 from torch_linformer.training import sizes as model_sizes
 from torch_linformer.training import task_trainers, train_settings, trainer
 from torch_linformer.training.train import train

@@ -13,7 +13,7 @@ from torch_linformer.inference import Predictor, on_ray, output_parts
 from torch_linformer.inference.answer_files import PredictSettings, answer_files
 from torch_linformer.inference.engines import Engine
 from torch_linformer.models import LinformerForQuestionAnswering
-from torch_linformer.opening.model_folder import load_config, load_tokenizer
+from torch_linformer.opening.load import load_config, load_tokenizer
 
 NUMBER = 600
 SAME = {"device": "cpu", "batch_size": 1}  # sixteen documents at once

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers import BertTokenizer
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.adaptation.adaptation import run_adaptation
 from torch_linformer.inference import Predictor
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.models import LinformerModel

@@ -14,7 +14,7 @@ from torch_linformer.inference import document_model, output_parts
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.inference.answer_formats import VECTORS
 from torch_linformer.models.pooling import pool
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 
 TEXTS = ["wet grey mud", "naïve sand and sea", "ice " * 60, "warm", "cold white ice and mud"] * 3
 

@@ -17,7 +17,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.sizes import SIZES

@@ -14,7 +14,7 @@ from torch_linformer.inference import export
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerForQuestionAnswering, LinformerForTokenClassification, LinformerModel
 from torch_linformer.models.pooling import DocumentVectors
-from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.load import load_model
 from torch_linformer.opening.sentence_transformers import sentence_pooling
 
 

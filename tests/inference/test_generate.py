@@ -9,7 +9,7 @@ from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.errors import InputError
 from torch_linformer.inference.generate import Choice, TextStream, generate, load_causal_model
 from torch_linformer.models import LinformerConfig, LinformerForCausalLM
-from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.load import load_tokenizer
 
 CLS, SEP = 1, 2
 

@@ -18,7 +18,7 @@ from torch_linformer.inference import Predictor
 from torch_linformer.inference.answer_files import PredictSettings, answer_files
 from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 
 SAME = {"device": "cpu", "precision": "fp32"}
 NAMES = ["B-LOC", "B-PER", "I-PER", "O"]

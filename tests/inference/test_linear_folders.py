@@ -22,7 +22,7 @@ from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models.pooling import DocumentVectors
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, save_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer, save_tokenizer
 from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, write_sentence_modules
 from torch_linformer.serving.answers import load_served
 

@@ -9,13 +9,13 @@ from datasets import Dataset
 from serving import requests
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.texts import prepare_texts
+from torch_linformer.adaptation.adaptation import prepare_texts
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Embedder, Predictor
 from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
-from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.load import load_tokenizer
 from torch_linformer.serving.answers import Limits, load_served
 from torch_linformer.serving.application import Application
 from torch_linformer.training.prepared import prepare

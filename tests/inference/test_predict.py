@@ -10,7 +10,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference import document_model, output_parts
 from torch_linformer.inference.answer_files import PredictSettings, answer_files
 from torch_linformer.inference.document_model import BATCHES_AHEAD, TaskPredictor
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from torch_linformer.inference import Predictor
 from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.models import LinformerForQuestionAnswering
-from torch_linformer.opening.model_folder import load_config, load_tokenizer
+from torch_linformer.opening.load import load_config, load_tokenizer
 
 SAME = {"device": "cpu", "precision": "fp32"}
 TEXTS = ["wet grey mud", "naïve sand and sea", "ice " * 60]

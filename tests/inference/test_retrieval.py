@@ -22,7 +22,7 @@ from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.pooling import DocumentVectors
-from torch_linformer.opening.model_folder import load_config
+from torch_linformer.opening.load import load_config
 from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
 from torch_linformer.training import encoder_baselines as baselines_module

@@ -17,7 +17,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference import search
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.models.pooling import DocumentVectors
-from torch_linformer.opening.model_folder import load_config
+from torch_linformer.opening.load import load_config
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 
 SAME = {"device": "cpu", "precision": "fp32", "batch_size": 4}

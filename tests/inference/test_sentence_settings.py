@@ -17,7 +17,7 @@ from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerModel
 from torch_linformer.models.pooling import embed
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.retrieval import judgments_of
 from torch_linformer.tasks.retrieval_metrics import retrieval_metrics

@@ -17,7 +17,7 @@ from torch_linformer.models import (
     LinformerModel,
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
-from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.load import load_model
 
 SIZES = {"vocab_size": 37, "initializer_range": 0.3}
 USUAL = {**SIZES, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}

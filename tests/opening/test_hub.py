@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.adaptation.adaptation import run_adaptation
 from torch_linformer.errors import InputError
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings

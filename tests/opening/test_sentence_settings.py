@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening.model_folder import load_own_tokenizer
+from torch_linformer.opening.load import load_own_tokenizer
 from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, sentence_settings
 
 PROMPTED = {"prompts": {"query": "find: ", "passage": None}, "default_prompt_name": "query"}

@@ -3,7 +3,9 @@
 import pytest
 from huggingface_hub import ModelCard
 
-from torch_linformer.opening.source_card import as_head, source_fields
+from torch_linformer.opening.hub import card_of_source
+
+OTHER = {"license": "other", "license_name": "mud"}
 
 
 @pytest.mark.parametrize(
@@ -13,7 +15,7 @@ from torch_linformer.opening.source_card import as_head, source_fields
             "---\nlicense: apache-2.0\nlanguage: [en, de]\ntags: [a]\n---\n",
             {"license": "apache-2.0", "language": ["en", "de"]},
         ),
-        ("---\nlicense: other\nlicense_name: mud\n---\n", {"license": "other", "license_name": "mud"}),
+        ("---\nlicense: other\nlicense_name: mud\n---\n", OTHER),
         ("no head", {}),
         ("---\n: [\n---\n", {}),
         (None, {}),
@@ -23,9 +25,10 @@ from torch_linformer.opening.source_card import as_head, source_fields
 def test_fields_of_a_card(tmp_path, card, fields):
     if card is not None:
         (tmp_path / "README.md").write_text(card, encoding="utf-8")
-    assert source_fields(str(tmp_path)) == fields
-    assert ModelCard(f"---\n{as_head(fields)}tags: [b]\n---\n").data.to_dict() == {**fields, "tags": ["b"]}
+    told = card_of_source(str(tmp_path))
+    assert (told["license"], told["language"]) == (fields.get("license"), fields.get("language"))
+    assert ModelCard(f"---\n{told['source_head']}tags: [b]\n---\n").data.to_dict() == {**fields, "tags": ["b"]}
 
 
 def test_a_model_without_a_source():
-    assert source_fields(None) == {}
+    assert card_of_source(None) == {"source": None, "source_head": "", "license": None, "language": None}

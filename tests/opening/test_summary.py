@@ -1,4 +1,5 @@
-import json
+"""What `linformer info` tells of a model folder."""
+
 import subprocess
 import sys
 
@@ -6,9 +7,10 @@ import pytest
 
 import torch_linformer
 from torch_linformer import LinformerSeq2SeqConfig, __version__
+from torch_linformer.encoders import linearize
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.models.configuration import AUTO_CLASSES
-from torch_linformer.opening.summary import _from_files, _from_model, attention_of, summarize, summary_rows
+from torch_linformer.opening.summary import attention_of, summary_rows
 
 SIZES = {
     "vocab_size": 9,
@@ -19,21 +21,9 @@ SIZES = {
     "intermediate_size": 8,
 }
 MODEL_CLASSES = sorted({name for names in AUTO_CLASSES.values() for name in names.values() if "Config" not in name})
-
-
-@pytest.mark.parametrize("kind", ["classifier_run", "masked_run", "clm_run", "seq2seq_run"])
-def test_the_files_say_what_the_model_says(request, kind):
-    folder = request.getfixturevalue(kind).folder
-    read, opened = _from_files(folder), _from_model(str(folder))
-    for name in ("model_class", "parameters", "vocabulary"):
-        assert getattr(read, name) == getattr(opened, name)
-    assert attention_of(read.config) == attention_of(opened.config)
-    parts = ("encoder", "decoder") if opened.config.is_encoder_decoder else (None,)
-    for part in parts:
-        ours, models = (getattr(each.config, part) if part else each.config for each in (read, opened))
-        for name in ("longest_input", "max_position_embeddings", "num_hidden_layers", "hidden_size"):
-            assert getattr(ours, name) == getattr(models, name)
-    assert kind != "classifier_run" or read.config.label_names == opened.config.label_names == ["rain", "snow", "sun"]
+LABELS = {"id2label": {0: "rain", 1: "snow", 2: "sun"}}
+ENDS = "first token and last token exact"
+SLOTS = f"K 8, slots chosen by the input, learned mass, {ENDS}, window 6, texts of at most 20 tokens exact"
 
 
 @pytest.mark.parametrize(
@@ -52,22 +42,32 @@ def test_the_files_say_what_the_model_says(request, kind):
         ({"k": 7, "causal": True, "window": 4}, "K 7, causal, window 4"),
         ({"k": 0, "causal": True, "window": 4}, "no slots, causal, window 4"),
         ({"attention": "full"}, "full attention"),
+        ({"attention": "full", "causal": True}, "causal full attention"),
     ],
     ids=str,
 )
-def test_an_attention_in_words(tmp_path, fields, words):
-    model = LinformerModel(LinformerConfig(**SIZES, **fields))
-    assert attention_of(model.config) == words
-    model.save_pretrained(tmp_path)
-    assert attention_of(_from_files(tmp_path).config) == words
+def test_an_attention_in_words(fields, words):
+    assert attention_of(LinformerConfig(**SIZES, **fields)) == words
 
 
-def test_fields_that_a_file_lacks_are_those_of_the_model(model_copy):
-    path = model_copy / "config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps({name: config[name] for name in config if name not in ("slot_mass", "exact_first")}))
-    assert _from_files(model_copy) is None
-    assert attention_of(summarize(str(model_copy)).config) == attention_of(LinformerConfig(**config))
+@pytest.mark.parametrize(
+    ("family", "options", "words"),
+    [
+        ("Bert", {"k": 8, "window": 6, "exact_below": 20}, SLOTS),
+        ("ModernBert", {"k": 8, "window": 6, "exact_below": 20}, f"{SLOTS}, 2 of 4 layers only a window of 10"),
+        ("Bert", {"k": 0, "window": 6, "exact_below": 20}, f"no slots, {ENDS}, window 6, texts of at most 20 tokens "),
+        ("Bert", {"k": 8, "window": None, "projection": "mean", "exact_below": 0}, "K 8, projection mean, fixed mass"),
+    ],
+    ids=str,
+)
+def test_the_attention_of_an_encoder_in_words(original_encoder, family, options, words):
+    assert attention_of(linearize(original_encoder(family), **options).config).startswith(words)
+
+
+def test_a_head_on_an_encoder_with_ordinary_attention(original_encoder):
+    config = linearize(original_encoder("Bert", "ForSequenceClassification"), k=4).config
+    config.linformer = None
+    assert attention_of(LinformerConfig(backbone_config=config, attention="full")) == "full attention"
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)
@@ -75,39 +75,37 @@ def test_every_class_is_described(tmp_path, name):
     part = LinformerConfig(**SIZES, k=2, causal=name == "LinformerForCausalLM")
     if name == "LinformerForConditionalGeneration":
         part = LinformerSeq2SeqConfig(encoder=part, decoder=LinformerConfig(**SIZES, k=2, causal=True))
-    getattr(torch_linformer, name)(part).save_pretrained(tmp_path)
-    assert dict(summary_rows(str(tmp_path)))["class"] == name
-
-
-def test_matrices_that_are_drawn_once_are_no_parameters(tmp_path):
-    model = LinformerModel(LinformerConfig(**SIZES, k=2, projection="random"))
+    model = getattr(torch_linformer, name)(part)
     model.save_pretrained(tmp_path)
-    assert summarize(str(tmp_path)).parameters == model.num_parameters()
+    rows = dict(summary_rows(str(tmp_path)))
+    assert (rows["class"], rows["parameters"]) == (name, f"{model.num_parameters():,}")
+    assert rows["layers"] == "1 of width 8, 2 heads" and rows["tokenizer"] == "none"
+    assert ("longest target" in rows) == (name == "LinformerForConditionalGeneration")
 
 
-def test_of_a_damaged_folder_the_files_say_nothing(model_copy):
-    weights = model_copy / "model.safetensors"
-    assert _from_files(model_copy) is not None
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-1])
-    assert _from_files(model_copy) is None
-    weights.write_bytes(whole)
-    config = json.loads((model_copy / "config.json").read_text())
-    (model_copy / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
-    assert _from_files(model_copy) is None
+def test_a_model_without_longest_input(tmp_path):
+    LinformerModel(LinformerConfig(**SIZES, k=2, causal=True, position_embedding="none")).save_pretrained(tmp_path)
+    assert dict(summary_rows(str(tmp_path)))["longest input"] == "any, trained on 8 tokens"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["info"], "LinformerForSequenceClassification"),
-        (["--help"], "Commands"),
-        (["--version"], f"torch-linformer {__version__}\n"),
-    ],
-)
-def test_torch_is_not_needed(classifier_run, arguments, said):
-    if arguments == ["info"]:
-        arguments = ["info", str(classifier_run.folder)]
+def test_a_trained_classifier(classifier_run):
+    rows = dict(summary_rows(str(classifier_run.folder)))
+    assert rows["labels"] == "rain, snow, sun" and rows["tokenizer"].endswith(" tokens")
+    assert 0 <= float(rows["held-out accuracy"].split()[0]) <= 1
+
+
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"])
+def test_an_encoder_and_its_heads(linear_folder, head):
+    labels = head == "ForSequenceClassification"
+    rows = dict(summary_rows(str(linear_folder("Roberta", head, **(LABELS if labels else {})))))
+    assert rows["class"] == f"LinearRoberta{head}" and rows["attention"] == SLOTS
+    assert rows["longest input"] == "96 tokens"  # and not the 97 rows of its table of positions
+    assert rows["layers"] == "2 of width 24, 4 heads" and rows["tokenizer"] == "260 tokens"
+    assert rows.get("labels") == ("rain, snow, sun" if labels else None)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [(["--help"], "Commands"), (["--version"], __version__)])
+def test_torch_is_not_needed(arguments, said):
     code = f"""if True:
         import sys
         from torch_linformer.cli.app import run

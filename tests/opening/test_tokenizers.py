@@ -9,8 +9,7 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders import linearize
 from torch_linformer.inference import Predictor
 from torch_linformer.inference.export import export_model
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, save_tokenizer
-from torch_linformer.opening.run_folder import write_model
+from torch_linformer.opening.load import load_model, load_tokenizer, save_tokenizer, write_model
 
 MARKED = ["wet <mask> mud", "sand</sep><pad><pad> and <cls>sea<sep>", "<unk>"]
 

@@ -1,4 +1,4 @@
-from torch_linformer.opening.source_card import card_of_source
+from torch_linformer.opening.hub import card_of_source
 from torch_linformer.reporting.report import (
     Headline,
     Report,

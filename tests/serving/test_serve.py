@@ -20,7 +20,7 @@ from transformers import pipeline
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.inference.document_model import DocumentEmbedder, TaskPredictor
 from torch_linformer.inference.predictor import Embedder
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 
 from .conftest import begin_request, read_response
 

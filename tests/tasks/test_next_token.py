@@ -17,7 +17,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.models import LinformerForCausalLM
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 from torch_linformer.tasks.language_modeling import CausalLanguageModeling, token_bytes
 from torch_linformer.training.train_settings import TrainSettings
 

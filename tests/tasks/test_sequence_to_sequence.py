@@ -18,7 +18,7 @@ from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerForConditionalGeneration
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 from torch_linformer.tasks import sequence_to_sequence as seq2seq
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
 

@@ -13,7 +13,7 @@ from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.encoders import linearize
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.predictor import Predictor
-from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.load import load_model
 from torch_linformer.tasks.linear_classifiers import LinearClassifier
 from torch_linformer.training import document_parts
 from torch_linformer.training.kept_reading import KeptReading

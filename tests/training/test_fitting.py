@@ -9,7 +9,7 @@ import pytest
 
 from torch_linformer.errors import Stopped
 from torch_linformer.models import LinformerForSequenceClassification
-from torch_linformer.opening.run_folder import checkpoints, is_whole
+from torch_linformer.opening.folder import checkpoints, is_whole
 from torch_linformer.training import fitting
 from torch_linformer.training.fitting import Interrupted
 from torch_linformer.training.trainer import RunTrainer

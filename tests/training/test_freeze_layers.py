@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.load import load_model
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.first_model import FirstModel

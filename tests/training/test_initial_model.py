@@ -6,7 +6,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models import LinformerForSequenceClassification
-from torch_linformer.opening.run_folder import write_model
+from torch_linformer.opening.load import write_model
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.prepared import new_task

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from torch_linformer.adaptation.cost_sections import cost_sections
+from torch_linformer.adaptation.adaptation_report import cost_sections
 from torch_linformer.training.step_costs import StepCost, compare_costs
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 
 from torch_linformer.data import windows
 from torch_linformer.errors import InputError
-from torch_linformer.opening.run_folder import identity, open_run, read_spent, seal
+from torch_linformer.opening.folder import identity, open_run, read_spent, seal
 from torch_linformer.training import prepared
 from torch_linformer.training.dry_run import try_training
 from torch_linformer.training.sizes import SIZES

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from torch_linformer.errors import InputError, flag
-from torch_linformer.opening.run_folder import identity
+from torch_linformer.opening.folder import identity
 from torch_linformer.training import train_settings
 from torch_linformer.training.run_options import read_config
 from torch_linformer.training.sizes import SIZES, size_of_width

@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.opening.run_folder import Spent, checkpoints, is_whole, read_spent
+from torch_linformer.opening.folder import Spent, checkpoints, is_whole, read_spent
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.batches import LengthGroupedSampler

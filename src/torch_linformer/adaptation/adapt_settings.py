@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from torch_linformer.data.reading.data_options import HELP, QUOTING
-from torch_linformer.errors import InputError, flag
+from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
+from torch_linformer.errors import InputError
 from torch_linformer.training.run_options import PUSH_HELP, RunOptions, check_fsdp, check_options, option
 
 STEPS = 1000
 BATCH = 16  # texts
-PROJECTIONS = ("dynamic", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +38,6 @@ class AdaptSettings(RunOptions):
         "width of the local window in tokens; 0 for slots only  [the tokens that the original is used with where it "
         "could read more, at most 512; else 128]",
     )
-    exact_first: int | None = option(
-        None, "leading tokens (such as [CLS]) that every token attends to exactly  [the special tokens]"
-    )
-    exact_last: int | None = option(
-        None, "trailing tokens (such as [SEP]) that every token attends to exactly  [the special tokens]"
-    )
-    # What came closest to the original in the same time (docs/slots.md).
-    projection: str = option(
-        "dynamic", "how positions become slots: dynamic depends on the input, mean takes means of segments", PROJECTIONS
-    )
     exact_below: int | None = option(
         None,
         "texts of at most N tokens attend to all tokens, as in the original  [2 K + window, and no more than the "
@@ -77,22 +66,19 @@ class AdaptSettings(RunOptions):
 
     def __post_init__(self) -> None:
         check_options(
-            self, positive=("max_length", "steps", "minutes", "batch_size", "learning_rate", "slot_learning_rate")
+            self,
+            positive=("steps", "minutes", "batch_size", "learning_rate", "slot_learning_rate"),
+            least={"max_length": 8, "k": 0, "window": 0, "exact_below": 0},
         )
+        DataOptions.of(self)  # which refuses an encoding or a delimiter that there is not
         if not self.data:
             raise InputError("--data is missing: name texts such as those that the model is to read")
         if self.label_column and self.task not in (None, "classify"):
             raise InputError("--label-column is for --task classify: nothing else has labels")
         if self.k == 0 and self.window == 0:
             raise InputError("--k 0 leaves only the window, and --window 0 leaves nothing to attend to")
-        for name in ("k", "window", "exact_first", "exact_last", "exact_below"):
-            if (getattr(self, name) or 0) < 0:
-                raise InputError(f"{flag(name)} must be at least 0, got {getattr(self, name)}")
-        if self.slots_only and (self.k == 0 or self.projection == "mean"):
-            slots = "--k 0 has no slots" if self.k == 0 else "--projection mean has nothing to learn"
-            raise InputError(f"--slots-only trains slots, and {slots}")
+        if self.slots_only and self.k == 0:
+            raise InputError("--slots-only trains slots, and --k 0 has no slots")
         if self.slots_only and self.learning_rate is not None:
             raise InputError("--learning-rate is that of the original's weights, which --slots-only keeps as they are")
         check_fsdp(self)
-        if self.max_length is not None and self.max_length < 8:
-            raise InputError(f"--max-length must be at least 8, got {self.max_length}")

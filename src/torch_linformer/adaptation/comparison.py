@@ -12,9 +12,9 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from torch_linformer.adaptation.distillation import Teacher
 from torch_linformer.adaptation.objectives import Embeddings, Outputs
-from torch_linformer.adaptation.teacher_and_student import Teacher
-from torch_linformer.opening import processes
+from torch_linformer.distributed import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.step_costs import Cost, StepCost
@@ -35,16 +35,7 @@ class Gain(NamedTuple):
 
 
 class TeacherComparison:
-    """Texts on which a student is compared with its teacher.
-
-    Args:
-        teacher: reads them once, at the first comparison.
-        objective: what is compared.
-        windows: the texts, tokenized, with ``input_ids``, ``length`` and ``document``.
-        documents: the texts as they were read, perhaps with labels.
-        batch_size: texts at once.
-        precision: of the arithmetic, as it will be used.
-    """
+    """Texts, tokenized and as read, on which a student is compared with its teacher, which reads them once."""
 
     def __init__(
         self,
@@ -57,24 +48,34 @@ class TeacherComparison:
     ) -> None:
         self.teacher, self.objective, self.documents = teacher, objective, documents
         self.windows, self.batch_size, self.precision = windows, batch_size, precision
-        self.collate = objective.collator(training=False)
         self.before_batch: Callable[[], None] = lambda: None
 
     def scores(self, student: PreTrainedModel) -> dict[str, float]:
-        """Scores of the student, by the names that ``objective.titles`` explains."""
         return self.scores_of(self.read(student))
 
     def read(self, student: PreTrainedModel) -> Outputs:
-        """What the student makes of the texts."""
-        was_training = student.training
+        was_training, base = student.training, cast(Any, student.base_model)
         cast(nn.Module, student).eval()
-        outputs = self._outputs(student, _last_hidden_states(student))
+        outputs = self._outputs(student, lambda ids, mask: base(input_ids=ids, attention_mask=mask).last_hidden_state)
         student.train(was_training)
         return outputs
 
-    def scores_of(self, outputs: Outputs) -> dict[str, float]:
-        """Scores of what :meth:`read` gave."""
-        return {**self.objective.likeness(outputs, self.wanted), **self.objective.quality(outputs, self.documents)}
+    @cached_property
+    def wanted(self) -> Outputs:
+        """What the teacher makes of the texts."""
+        return self._outputs(self.teacher.model, lambda ids, mask: self.teacher.hidden_states(ids, mask)[-1])
+
+    def scores_of(self, outputs: Outputs, rows: np.ndarray | None = None) -> dict[str, float]:
+        """Scores of what :meth:`read` gave, of some of the texts or of all."""
+        wanted, documents = self.wanted, self.documents
+        if rows is not None:
+            numbers, documents = torch.from_numpy(rows), documents.select(rows)
+            outputs, wanted = ({name: x[numbers] for name, x in side.items()} for side in (outputs, wanted))
+        return {**self.objective.likeness(outputs, wanted), **self.objective.quality(outputs, documents)}
+
+    def of_the_original(self) -> dict[str, float]:
+        """Scores that the original has by itself."""
+        return self.objective.quality(self.wanted, self.documents)
 
     def gains(self, outputs: Outputs, others: Outputs) -> dict[str, Gain]:
         r"""How much higher each score of ``outputs`` is than that of ``others``.
@@ -84,50 +85,29 @@ class TeacherComparison:
         is the jackknife's error, with the differences d_g of the scores without group g of the G groups of texts: it
         holds for scores that are no means over texts, such as correlations (Efron and Stein 1981).
         """
+
+        def differences(rows: np.ndarray) -> dict[str, float]:
+            ours, theirs = (self.scores_of(side, rows) for side in (outputs, others))
+            return {name: ours[name] - theirs[name] for name in ours}
+
         numbers = np.random.default_rng(0).permutation(len(self.documents))
         groups = np.array_split(numbers, min(GROUPS, len(numbers)))
-        without = [self._differences(outputs, others, np.setdiff1d(numbers, group)) for group in groups]
-        whole = self._differences(outputs, others, np.sort(numbers))
+        without = [differences(np.setdiff1d(numbers, group)) for group in groups]
         return {
-            name: Gain(whole[name], float(np.sqrt((len(groups) - 1) * np.var([gain[name] for gain in without]))))
-            for name in whole
+            name: Gain(difference, float(np.sqrt((len(groups) - 1) * np.var([gain[name] for gain in without]))))
+            for name, difference in differences(np.sort(numbers)).items()
         }
-
-    def _differences(self, outputs: Outputs, others: Outputs, kept: np.ndarray) -> dict[str, float]:
-        """How much higher the scores of ``outputs`` are on some of the texts."""
-        rows, documents = torch.from_numpy(kept), self.documents.select(kept)
-        reference, ours, theirs = (
-            {name: x[rows] for name, x in side.items()} for side in (self.wanted, outputs, others)
-        )
-        first, second = (
-            {
-                **self.objective.likeness(side, reference),
-                **self.objective.quality(side, documents),
-            }
-            for side in (ours, theirs)
-        )
-        return {name: first[name] - second[name] for name in first}
-
-    def of_the_original(self) -> dict[str, float]:
-        """Scores that the original has by itself."""
-        return self.objective.quality(self.wanted, self.documents)
-
-    @cached_property
-    def wanted(self) -> Outputs:
-        """What the teacher makes of the texts."""
-        return self._outputs(self.teacher.model, lambda ids, mask: self.teacher.hidden_states(ids, mask)[-1])
 
     @torch.no_grad()
     def _outputs(self, model: PreTrainedModel, hidden_of: Callable[[Tensor, Tensor], Tensor]) -> Outputs:
-        parts, device = list[Outputs](), model.device
-        # Texts of similar length together, longest first.
-        order = torch.argsort(torch.tensor(self.windows["length"][:]), descending=True, stable=True)
+        parts, device, collate = list[Outputs](), model.device, self.objective.collator(training=False)
+        lengths = torch.tensor(self.windows["length"][:])
+        order = torch.argsort(lengths, descending=True, stable=True)  # of similar length together, longest first
+        batches = torch.split(order, max(1, min(self.batch_size, TOKENS_AT_ONCE // int(lengths.max()))))
         with autocast(device.type, self.precision):
-            longest = max(self.windows["length"][:])
-            batches = torch.split(order, max(1, min(self.batch_size, TOKENS_AT_ONCE // longest)))
             for numbers in batches[processes.rank() :: processes.count()]:
                 self.before_batch()
-                batch = self.collate([self.windows[number] for number in numbers.tolist()])
+                batch = collate([self.windows[number] for number in numbers.tolist()])
                 batch = {name: x.to(device) for name, x in batch.items()}
                 hidden = hidden_of(batch["input_ids"], batch["attention_mask"])
                 parts.append({name: x.cpu() for name, x in self.objective.read(model, hidden, batch).items()})
@@ -136,38 +116,17 @@ class TeacherComparison:
         return {name: torch.cat([part[name] for part in rows])[back] for name in rows[0]}
 
 
-def _last_hidden_states(model: PreTrainedModel) -> Callable[[Tensor, Tensor], Tensor]:
-    base: Any = model.base_model
-
-    def read(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden: Tensor = base(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        return hidden
-
-    return read
-
-
 @dataclass(frozen=True)
 class WithoutSlots:
-    """The trained model with its slots taken out.
+    """The trained model with its slots taken out: its scores, and what the slots add to each.
 
-    Attributes:
-        scores: its own.
-        gains: what the slots add to each, with the standard errors.
-        cost: of a text of full length, and
-        cost_with_slots: that of the whole model; why, where it failed, and None where it was not measured.
+    Costs are of a text of full length; None where they were not measured.
     """
 
     scores: dict[str, float]
     gains: dict[str, Gain]
-    cost: Cost | None
-    cost_with_slots: Cost | None
-
-    @property
-    def share_of_time(self) -> float | None:
-        """Share of a forward pass that the slots take."""
-        if not (isinstance(self.cost, StepCost) and isinstance(self.cost_with_slots, StepCost)):
-            return None
-        return max(0.0, 1 - self.cost_with_slots.tokens_per_second / self.cost.tokens_per_second)
+    cost: Cost | None = None
+    cost_with_slots: Cost | None = None
 
 
 def verdict_on_slots(
@@ -179,11 +138,12 @@ def verdict_on_slots(
     if alone is None:
         return ""
     judged: dict[str, list[str]] = {"better": [], "worse": [], "even": []}
-    for name, title in titles.items():
+    for name in titles:
         if name in alone.gains:
-            kind = _kind(name, alone, -1 if name in lower_is_better else 1)
-            judged[kind].append(f"{title} {alone.gains[name]}")
-    better, worse, even = (", ".join(shown) for shown in judged.values())
+            judged[_judge(name, alone, -1 if name in lower_is_better else 1)].append(
+                f"{titles[name]} {alone.gains[name]}"
+            )
+    better, worse, even = map(", ".join, judged.values())
     if better and worse:
         verdict = f"Whether the slots earn their cost depends on the score. They help: {better}. They harm: {worse}."
     elif better:
@@ -191,13 +151,13 @@ def verdict_on_slots(
     else:
         verdict = "The slots do not earn their cost." + (f" They harm: {worse}." if worse else "")
     verdict += f" Not clear of the error, or not worth it: {even}." if even else ""
-    share = alone.share_of_time
-    if share is not None:
+    if isinstance(alone.cost, StepCost) and isinstance(alone.cost_with_slots, StepCost):
+        share = max(0.0, 1 - alone.cost_with_slots.tokens_per_second / alone.cost.tokens_per_second)
         verdict += f" They take {f'{share:.0%}' if share else 'no measurable part'} of a forward pass."
     return verdict if better else f"{verdict} --k 0 distills a model without them."
 
 
-def _kind(name: str, alone: WithoutSlots, sign: int) -> str:
+def _judge(name: str, alone: WithoutSlots, sign: int) -> str:
     """Whether slots make a score better, worse, or neither; ``sign`` is that of a better one."""
     gain = alone.gains[name]
     if abs(gain.difference) <= ERRORS * gain.error:

@@ -14,19 +14,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_report import show_adapted, write_report, write_student
-from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, encoder_of, in_float32
+from torch_linformer.adaptation.pretrained_encoder import encoder_of
 from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.data.tokenizer import reads_from_the_left
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.heads import head_of
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import WEIGHTS
-from torch_linformer.opening.folders import check_free, new_folder
+from torch_linformer.opening.folder import check_free, new_folder
 from torch_linformer.tasks.retrieval import POOLINGS
 from torch_linformer.training.training_screen import TrainingScreen
 
 Model = TypeVar("Model", bound=PreTrainedModel)
-OF_LINEARIZE = ("k", "window", "max_length", "exact_first", "exact_last", "exact_below", "projection")
 SAME = ("hidden_size", "num_hidden_layers", "vocab_size")  # of teacher and student
 
 
@@ -90,7 +89,15 @@ def distill(
     """
     if not isinstance(model, LinearEncoder):
         raise InputError(f"{type(model).__name__} is not linear: torch_linformer.linearize makes it so")
-    _check_teacher(model, teacher)
+    if teacher is model:
+        raise InputError("the teacher is the student itself: take the model that torch_linformer.linearize was given")
+    for name in SAME:
+        value, value_of_teacher = (getattr(side.config, name, None) for side in (model, teacher))
+        if value != value_of_teacher:
+            raise InputError(
+                f"the teacher has {name} = {value_of_teacher} and the student {value}: the teacher is the model that "
+                "torch_linformer.linearize was given"
+            )
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"the tokenizer is a {type(tokenizer).__name__}: a fast one is needed, with a tokenizer.json")
     if pooling not in (None, *POOLINGS):
@@ -112,17 +119,26 @@ def distill(
         compile=compile,
         probe=probe,
         output=None if output is None else os.fspath(output),
-        **{name: getattr(linear, name) for name in OF_LINEARIZE if name != "window"},
+        k=linear.k,
         window=linear.window or 0,
+        max_length=linear.max_length,
+        exact_below=linear.exact_below,
     )
     held_out = parse_part(settings.test)
     if not isinstance(held_out, float):
         raise InputError(f"test must be a fraction of the texts, got {test!r}")
     if output is not None:
         check_free(Path(output))
-    name, tokenizer = teacher.name_or_path or type(teacher).__name__, reads_from_the_left(copy.deepcopy(tokenizer))
-    original = encoder_of(in_float32(teacher), tokenizer, name, task=settings.task, pooling=pooling, seed=settings.seed)
-    _check_heads(model, original)
+    frozen, read_by = copy.deepcopy(teacher), reads_from_the_left(copy.deepcopy(tokenizer))
+    cast(nn.Module, frozen).to(WEIGHTS)
+    name = teacher.name_or_path or type(teacher).__name__
+    original = encoder_of(frozen, read_by, name, task=settings.task, pooling=pooling, seed=settings.seed)
+    head, task = original.objective.head, original.objective.name
+    if head not in ("none", head_of(model)):
+        raise InputError(
+            f"the teacher has a head for {head} and {type(model).__name__} has none: linearize the teacher, or take "
+            f"task='embed' instead of {task!r}"
+        )
     cast(nn.Module, model).to(WEIGHTS)
     train, test = split_documents(Dataset.from_dict({"text": list(texts)}), held_out, settings.seed)
     adaptation = Adaptation(original, train, test, settings, screen or TrainingScreen(), student=model)
@@ -136,26 +152,3 @@ def distill(
         show_adapted(outcome, Path(output), adaptation.screen)
     cast(nn.Module, model).requires_grad_(True).eval()
     return model
-
-
-def _check_teacher(model: PreTrainedModel, teacher: PreTrainedModel) -> None:
-    """Raise ``InputError`` for a teacher whose hidden states are not those that the student is to have."""
-    if teacher is model:
-        raise InputError("the teacher is the student itself: take the model that torch_linformer.linearize was given")
-    for name in SAME:
-        value, value_of_teacher = (getattr(side.config, name, None) for side in (model, teacher))
-        if value != value_of_teacher:
-            raise InputError(
-                f"the teacher has {name} = {value_of_teacher} and the student {value}: the teacher is the model that "
-                "torch_linformer.linearize was given"
-            )
-
-
-def _check_heads(model: PreTrainedModel, original: PretrainedEncoder) -> None:
-    """Raise ``InputError`` where the student lacks the head whose predictions it is to learn."""
-    head, task = original.objective.head, original.objective.name
-    if head not in ("none", head_of(model)):
-        raise InputError(
-            f"the teacher has a head for {head} and {type(model).__name__} has none: linearize the teacher, or take "
-            f"task='embed' instead of {task!r}"
-        )

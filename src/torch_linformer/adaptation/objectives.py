@@ -56,28 +56,16 @@ def _nearest(similarities: Tensor) -> Tensor:
 class Embeddings:
     """Embeddings, which every encoder has.
 
-    Attributes:
-        name: the ``--task``.
-        head: what the model has for it.
-        auto_class: what opens it.
-        best: the score that selects the checkpoint, the highest if ``larger_is_better``.
-        lower_is_better: the scores of which the lower is the better.
-        several: whether a text has several labels.
-        titles: of the scores, in the order in which they are shown.
-
-    Args:
-        model: the original, for its labels.
-        tokenizer: its own.
-        pooling: of its embeddings.
-        seed: of the masks.
+    ``model`` is the original, for its labels, and ``seed`` that of the masks; ``titles`` of scores are in the order in
+    which they are shown.
     """
 
-    name = "embed"
-    head: Head = "none"
+    name = "embed"  # the --task
+    head: Head = "none"  # what the model has for it, and what opens it
     auto_class = "AutoModel"
-    best, larger_is_better = "cosine", True
+    best, larger_is_better = "cosine", True  # the score that selects the checkpoint
     lower_is_better = frozenset({"masked_loss", "divergence"})  # of all scores that there are
-    several = False
+    several = False  # labels of a text
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean", seed: int = 0
@@ -91,7 +79,6 @@ class Embeddings:
         self._pad = DataCollatorWithPadding(tokenizer)
 
     def collator(self, training: bool) -> Any:
-        """A function from windows to a batch."""
         return lambda windows: dict(self._pad([{"input_ids": window["input_ids"]} for window in windows]))
 
     def reading(self, student: PreTrainedModel, inputs: Batch) -> AbstractContextManager[None]:
@@ -99,10 +86,7 @@ class Embeddings:
         return nullcontext()
 
     def loss(self, outputs: Any, teacher: PreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor | float:
-        """What the student learns besides hidden states and embeddings, from what ``teacher`` makes of ``hidden``.
-
-        ``outputs`` are the student's, ``hidden`` the teacher's last hidden states ``(B, N, C)``, ``inputs`` the batch.
-        """
+        """What is learned besides: from the student's outputs, and the teacher's last hidden states ``(B, N, C)``."""
         return 0.0
 
     def items(self, inputs: Batch) -> Tensor:

@@ -1,70 +1,62 @@
-"""The encoder to be adapted: opened, with its tokenizer and the pooling that makes embeddings."""
+"""The encoder to be adapted: opened for a task, with its tokenizer and the pooling that makes embeddings.
+
+One with code in its folder becomes the model of transformers that this code extends, if both compute the same.
+"""
 
 import copy
-import json
-import shutil
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
+import torch
 import transformers
-from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer.adaptation.objectives import OBJECTIVES, Embeddings
-from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
 from torch_linformer.encoders.attentions import base_of
 from torch_linformer.encoders.families import check_kind
 from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of, head_of_class
 from torch_linformer.encoders.positions import Positions
-from torch_linformer.errors import InputError
-from torch_linformer.opening.devices import WEIGHTS
-from torch_linformer.opening.model_files import check_model, model_file
-from torch_linformer.opening.model_folder import check_vocabulary, load_tokenizer
-from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.opening.pretrained import UNUSED, load_any_config, needs_code, open_by
+from torch_linformer.errors import InputError, first_line
+from torch_linformer.models.configuration import BaseConfig
+from torch_linformer.opening.load import (
+    UNUSED,
+    check_model,
+    check_vocabulary,
+    load_any_config,
+    load_tokenizer,
+    longest_input,
+    needs_code,
+    open_by,
+)
 from torch_linformer.opening.sentence_transformers import (
     AS_THEY_ARE,
-    MODULES,
-    PROMPTS,
     SentenceSettings,
     sentence_pooling,
     sentence_settings,
-    write_transformer,
 )
 
-LINEAR = ("linformer", "linear_encoder")  # types of models
+OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration
+KEPT_HEADS = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")  # ends of the names of their classes
+POSITIONS = "embeddings.position_ids"  # 0, 1, 2, …, which older versions of transformers saved
 
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """An encoder to be adapted.
+    """An encoder to be adapted."""
 
-    Attributes:
-        path: folder, name on the hub, or short name, as it was given.
-        model: the encoder with the head that is kept, in float32.
-        tokenizer: its own.
-        objective: what it is used for.
-        sentences: whether it is a folder of sentence-transformers.
-        settings: how that reads texts.
-    """
-
-    path: str
-    model: PreTrainedModel
+    path: str  # as it was given
+    model: PreTrainedModel  # with the head that is kept, in float32
     tokenizer: PreTrainedTokenizerFast
     objective: Embeddings
-    sentences: bool = False
+    sentences: bool = False  # whether it is a folder of sentence-transformers, and how that reads texts
     settings: SentenceSettings = AS_THEY_ARE
 
     @property
-    def longest(self) -> int:
-        """Tokens that it can read at once."""
-        return Positions.of(base_of(self.model)).longest
-
-    @property
     def usual_length(self) -> int:
-        """Tokens that it reads at once in use."""
-        return self.settings.longest(self.longest)
+        """Tokens that it reads at once in use: no more than it can."""
+        return self.settings.longest(Positions.of(base_of(self.model)).longest)
 
 
 def load_encoder(
@@ -76,21 +68,38 @@ def load_encoder(
         InputError: it is missing, damaged, or of a kind that cannot be linear, has no head for the task, or needs code
             that is not trusted.
     """
-    name, path = path, encoder_folder(path)
     config = load_any_config(path, trust_remote_code)
     check_model(path, config)
     pooling = sentence_pooling(path)
     if task is None and pooling is not None:
         task = "embed"
-    if trust_remote_code and names_own_code(config):
-        model = run_own_code(path, config, task)
-        refuse_kind(path, model.config)
+    architecture = (config.architectures or [""])[0]
+    auto_map = {} if isinstance(config, BaseConfig) else getattr(config, "auto_map", None) or {}
+    needs = _is_own_code(type(config)) or any(name.startswith("AutoModel") for name in auto_map)
+    if trust_remote_code and needs:
+        names = {str(reference).rpartition(".")[2]: name for name, reference in auto_map.items()}
+        auto: Any = getattr(transformers, names.get(architecture, "AutoModel"), AutoModel)
+        try:
+            model, report = auto.from_pretrained(path, config=config, trust_remote_code=True, output_loading_info=True)
+        except Exception as error:  # the code may raise anything
+            raise InputError(f"{path}: its own code cannot open it: {first_line(error)}") from None
+        model = without_own_code(model, path, task, missing=report["missing_keys"])
+        _refuse_kind(path, model.config)
     else:
-        if names_own_code(config) and not hasattr(transformers, (config.architectures or ["Auto"])[0]):
+        if needs and not hasattr(transformers, architecture or "Auto"):
             raise needs_code(path)
-        refuse_kind(path, config)
-        model = _open(path, config, task)
-    original = encoder_of(model, load_tokenizer(path), name, task=task, pooling=pooling, seed=seed)
+        _refuse_kind(path, config)
+        saved = _saved_head(config)
+        head: Head = saved if task is None else OBJECTIVES[task].head
+        if head not in (saved, "none"):
+            raise _no_head(path, str(task))
+        model, report = open_by(AUTO_OF_HEAD.get(head, AutoModel), path, config)
+        lacking = sorted(name for name in report["missing_keys"] if UNUSED not in name)
+        if lacking:
+            raise InputError(
+                f"{path}: the weights lack {lacking[0]}, which config.json asks for; copy the folder again"
+            )
+    original = encoder_of(model, load_tokenizer(path), path, task=task, pooling=pooling, seed=seed)
     return original if pooling is None else replace(original, sentences=True, settings=sentence_settings(path))
 
 
@@ -103,7 +112,7 @@ def encoder_of(
     pooling: str | None = None,
     seed: int = 0,
 ) -> PretrainedEncoder:
-    """What is adapted: a model that :func:`refuse_kind` accepted, in float32.
+    """What is adapted: a model whose attention can be replaced, in float32.
 
     Raises:
         InputError: it has no head for the task, or is not the tokenizer's.
@@ -122,9 +131,9 @@ def encoder_of(
     return PretrainedEncoder(path, model, tokenizer, OBJECTIVES[task](model, tokenizer, pooling, seed))
 
 
-def refuse_kind(path: str, config: Any) -> None:
+def _refuse_kind(path: str, config: Any) -> None:
     """Raise ``InputError`` for a model whose attention cannot be replaced by slots."""
-    if config.model_type in LINEAR:
+    if config.model_type in ("linformer", "linear_encoder"):
         raise InputError(
             f"{path} ({config.model_type}) is linear already: linformer train --from {path} goes on with it"
         )
@@ -132,27 +141,6 @@ def refuse_kind(path: str, config: Any) -> None:
         check_kind(path, config)
     except ValueError as error:
         raise InputError(str(error)) from None
-
-
-def in_float32(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy."""
-    copied = copy.deepcopy(model)
-    cast(nn.Module, copied).to(WEIGHTS)
-    return copied
-
-
-def _open(path: str, config: PreTrainedConfig, task: str | None) -> PreTrainedModel:
-    """The model of a folder of transformers with the head for a task, by default that it was saved with."""
-    saved = _saved_head(config)
-    head: Head = saved if task is None else OBJECTIVES[task].head
-    if head not in (saved, "none"):
-        raise _no_head(path, str(task))
-    auto: Any = AUTO_OF_HEAD.get(head, transformers.AutoModel)
-    model, report = open_by(auto, path, config)
-    lacking = sorted(name for name in report["missing_keys"] if UNUSED not in name)
-    if lacking:
-        raise InputError(f"{path}: the weights lack {lacking[0]}, which config.json asks for; copy the folder again")
-    return model
 
 
 def _saved_head(config: PreTrainedConfig) -> Head:
@@ -169,14 +157,71 @@ def _no_head(path: str, task: str) -> InputError:
     return InputError(f"--task {task}: {path} has no head for it; --task embed adapts only the encoder")
 
 
-def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
-    """Make a model folder one of sentence-transformers, with pooling and normalization as they were."""
-    source = encoder_folder(source)
-    modules = json.loads(cast(Path, model_file(source, MODULES)).read_text(encoding="utf-8"))
-    configs = [f"{module['path']}/config.json" for module in modules if module["path"]]
-    for name in (MODULES, PROMPTS, *configs):
-        (folder / name).parent.mkdir(exist_ok=True)
-        file = model_file(source, name)
-        if file is not None:
-            shutil.copyfile(file, folder / name)
-    write_transformer(folder, max_length, sentence_settings(source))
+def _is_own_code(cls: type) -> bool:
+    """Whether a class belongs neither to transformers nor to this package."""
+    return cls.__module__.partition(".")[0] not in ("transformers", "torch_linformer")
+
+
+def without_own_code(
+    model: PreTrainedModel, path: str, task: str | None = None, missing: Collection[str] = ()
+) -> PreTrainedModel:
+    """The model of transformers that the class of ``model`` extends, with its weights, checked to give the same output.
+
+    ``task`` ``embed``, or None without a head that is kept, takes the encoder below it; ``missing`` are names of
+    tensors that its file lacks.
+
+    Raises:
+        InputError: it extends no model, has other weights or lacks some, or computes something else.
+    """
+
+    def extended(side: PreTrainedModel) -> Any:
+        """The nearest base class in transformers or in this package."""
+        classes = type(side).__mro__
+        return next(cls for cls in classes if issubclass(cls, PreTrainedModel) and not _is_own_code(cls))
+
+    below = task == "embed" or (task is None and not extended(model).__name__.endswith(KEPT_HEADS))
+    part = cast(PreTrainedModel, model.base_model) if below else model
+    known, name = extended(part), type(part).__name__
+    if known.__name__.endswith("PreTrainedModel"):
+        remedy = "" if below else "; --task embed adapts the encoder below its head"
+        raise InputError(f"{path}: {name} extends no model of transformers, only {known.__name__}{remedy}")
+    prefix = "" if part is model else f"{model.base_model_prefix}."
+    lacking = sorted(tensor.removeprefix(prefix) for tensor in missing if tensor.startswith(prefix))
+    if part.base_model is part:
+        lacking = [tensor for tensor in lacking if not tensor.startswith(UNUSED)]
+    if lacking:
+        raise InputError(f"{path}: the weights lack {lacking[0]}, which its own code wants; copy the folder again")
+    fields = {key: value for key, value in part.config.to_dict().items() if key not in OF_OWN_CODE}
+    twin: PreTrainedModel = known(known.config_class.from_dict(fields))
+    theirs, ours = (cast(nn.Module, side).state_dict() for side in (part, twin))
+    for key, tensor in theirs.items():
+        if (key not in ours or ours[key].shape != tensor.shape) and not key.endswith(POSITIONS):
+            raise InputError(f"{path}: {name} cannot be adapted: {known.__name__} has no counterpart of its {key}")
+    cast(nn.Module, twin).load_state_dict(theirs, strict=False)
+    try:
+        same = _same_output(part, twin)
+    except Exception as error:  # the code may raise anything
+        raise InputError(f"{path}: {name} cannot read a text: {first_line(error)}") from None
+    if not same:
+        raise InputError(f"{path}: {name} computes something else than {known.__name__}, and cannot be adapted")
+    return twin
+
+
+@torch.no_grad()
+def _same_output(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
+    """Whether both give the same for two texts of random tokens, one of the greatest length and one half as long."""
+    padding, vocab_size = max(twin.config.pad_token_id or 0, 0), twin.config.vocab_size
+    length = cast(int, longest_input(twin))
+    token_ids = torch.randint(vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
+    token_ids[token_ids == padding] = (padding + 1) % vocab_size  # no real token is padding
+    mask = torch.ones_like(token_ids)
+    mask[1, length // 2 :] = 0
+    token_ids[mask == 0] = padding
+
+    def read(side: PreTrainedModel) -> Tensor:
+        output = copy.deepcopy(cast(nn.Module, side)).cpu().float().eval()(input_ids=token_ids, attention_mask=mask)
+        first: Tensor = next(iter(output.values())) if isinstance(output, dict) else output[0]
+        return first[mask == 1] if first.ndim == 3 else first  # padding is not compared
+
+    theirs, ours = read(model), read(twin)
+    return theirs.shape == ours.shape and torch.allclose(theirs, ours, rtol=1e-4, atol=1e-4)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adaptation import run_adaptation
 from torch_linformer.adaptation.adaptation_report import RESULT
-from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.api.calls import AdaptCall, EvaluateCall, PathOrName, TrainCall, called_as
 from torch_linformer.api.run import Run
 from torch_linformer.data.reading.data_options import DataOptions
+from torch_linformer.distributed import processes
 from torch_linformer.inference.evaluate import evaluate as score_folder
 from torch_linformer.inference.export import FILES, export_model
-from torch_linformer.opening import processes
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.run_options import check_names, settings_of

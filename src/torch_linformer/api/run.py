@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.opening.model_folder import AnyModel, load_model, load_tokenizer
+from torch_linformer.opening.load import AnyModel, load_model, load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def adapt(source: str, **options: Any) -> None:
 
 
 def _run(source: str, *arguments: Any, **options: Any) -> None:
-    from torch_linformer.adaptation.adaptation_run import run_adaptation
+    from torch_linformer.adaptation.adaptation import run_adaptation
 
     run_adaptation(source, *arguments, **options)
 

@@ -42,7 +42,7 @@ def evaluate(
     check_data(data, documents)
     from torch_linformer.data.reading.data_options import DataOptions
     from torch_linformer.inference.evaluate import evaluate as score
-    from torch_linformer.opening.folders import check_writable
+    from torch_linformer.opening.folder import check_writable
     from torch_linformer.reporting.files import write_json
     from torch_linformer.reporting.screen import Screen
     from torch_linformer.reporting.tables import format_scores

@@ -34,7 +34,7 @@ def generate(
     from torch_linformer.inference.generate import Choice, load_causal_model
     from torch_linformer.inference.generate import generate as continue_text
     from torch_linformer.opening.devices import resolve_device
-    from torch_linformer.opening.model_folder import load_tokenizer
+    from torch_linformer.opening.load import load_tokenizer
 
     check_standard_output()
     choice = Choice(

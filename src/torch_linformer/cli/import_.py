@@ -19,7 +19,7 @@ def import_(
     debug: Debug = False,
 ) -> None:
     """Convert another package's weights into a model folder."""
-    from torch_linformer.opening.importing import import_model
+    from torch_linformer.opening.load import import_model
     from torch_linformer.reporting.tables import printable
 
     model = import_model(source, origin, output, heads=heads, activation=activation)

@@ -35,7 +35,7 @@ def run_resumable(
     chosen = settings.of(**options)
     check_data(*(getattr(chosen, name, None) for name in ("data", "documents", "validation", "test")))
     check_model(getattr(chosen, "from_model", None))
-    from torch_linformer.opening import processes
+    from torch_linformer.distributed import processes
     from torch_linformer.training.fitting import Interrupted
 
     with saying_how_to_go_on(resume if leaves_a_run else None) as command:

@@ -25,10 +25,9 @@ from torch_linformer.inference.input_documents import InputDocuments
 from torch_linformer.inference.output_parts import is_folder_of_parts, parts_of, run_identity
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.folders import check_writable
-from torch_linformer.opening.model_files import model_digest
+from torch_linformer.opening.folder import check_writable, trained_columns
+from torch_linformer.opening.load import model_digest
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.opening.run_folder import trained_columns
 
 _ROW = re.compile(r"(?P<file>.+), (?:row|line|item) (?P<row>\d+)", re.DOTALL)  # how readers name a row's place
 

@@ -19,8 +19,7 @@ from torch_linformer.models import LinformerConfig, LinformerForConditionalGener
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.models.pooling import DocumentVectors, pool
 from torch_linformer.opening.devices import autocast
-from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
-from torch_linformer.opening.pretrained import longest_input
+from torch_linformer.opening.load import AnyModel, longest_input, read_length, reader_config, reading_options
 from torch_linformer.opening.sentence_transformers import (
     AS_THEY_ARE,
     SentenceSettings,

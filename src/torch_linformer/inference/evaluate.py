@@ -10,8 +10,8 @@ from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.windows import with_text
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, read_length
-from torch_linformer.opening.run_folder import trained_columns
+from torch_linformer.opening.folder import trained_columns
+from torch_linformer.opening.load import load_model, load_tokenizer, read_length
 from torch_linformer.opening.sentence_transformers import AS_THEY_ARE, document_vectors, sentence_settings
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.registry import task_of

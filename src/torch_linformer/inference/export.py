@@ -15,9 +15,9 @@ from torch_linformer.encoders.heads import Head, has_token_types, head_of
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.models.pooling import DocumentVectors
-from torch_linformer.opening.folders import check_free, new_folder
-from torch_linformer.opening.model_files import model_file
-from torch_linformer.opening.model_folder import (
+from torch_linformer.opening.folder import check_free, new_folder
+from torch_linformer.opening.hub import model_file
+from torch_linformer.opening.load import (
     AnyModel,
     load_model,
     load_tokenizer,

@@ -13,7 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForCausalLM
-from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.load import load_model
 
 COOLEST = 0.001  # above 0: scores divided by less would leave the range of float32
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoding gives it for an incomplete character

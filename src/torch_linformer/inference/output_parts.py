@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from torch_linformer.data.reading.formats import folder_files
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
-from torch_linformer.opening.folders import held
-from torch_linformer.opening.run_folder import differences
+from torch_linformer.opening.folder import differences, held
 from torch_linformer.reporting.files import atomic_path, damage_of, file_state, write_json
 
 PART_SECONDS = 30.0  # of work that an interruption may cost, beside a group of documents

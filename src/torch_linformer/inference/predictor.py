@@ -20,7 +20,7 @@ from torch_linformer.inference.document_model import (
     identity,
 )
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_reader, load_tokenizer
+from torch_linformer.opening.load import load_model, load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 
 Columns = dict[str, Any]

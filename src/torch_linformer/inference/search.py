@@ -38,11 +38,9 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import embedder_of
 from torch_linformer.inference.predictor import check_texts
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.folders import check_writable, held
-from torch_linformer.opening.model_files import model_digest
-from torch_linformer.opening.model_folder import load_reader, load_tokenizer
+from torch_linformer.opening.folder import check_writable, held, trained_columns
+from torch_linformer.opening.load import load_reader, load_tokenizer, model_digest
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import damage_of, file_state, flush, write_json
 from torch_linformer.reporting.tables import format_bytes
 

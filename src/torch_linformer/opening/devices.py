@@ -12,16 +12,15 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
+from torch_linformer.distributed import processes
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig
-from torch_linformer.opening import processes
 
 DEVICES = ("cuda", "mps", "cpu")  # "auto" takes the first that is available
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # Of every model that is opened, whatever its file has: in half precision small steps of a training are lost, and CPUs
 # lack some operations. The precision decides what is computed in less.
 WEIGHTS = torch.float32
-SLOWER = "on a CPU an encoder took 69 s to compile, and then twice as long as without (docs/performance.md)"
 
 
 def resolve_device(name: str, among: Sequence[str] = DEVICES) -> str:
@@ -45,23 +44,19 @@ def resolve_precision(name: str, device: str) -> str:
         return name
     if device == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    return "bf16" if device == "cpu" and _cpu_is_faster_in_bf16() else "fp32"
+    if device != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
+        return "fp32"
+    # CPUs that multiply bf16 faster: by matrix tiles, or AMD's AVX-512. An EPYC Zen 5 and a Xeon without tiles were
+    # measured (docs/log.md).
+    capabilities = torch.cpu.get_capabilities()
+    by_vectors = capabilities.get("avx512_bf16") and "AMD" in capabilities.get("cpu_name", "")
+    return "bf16" if capabilities.get("amx_bf16") or by_vectors else "fp32"
 
 
 def autocast(device: str, precision: str) -> torch.autocast:
     """A context in which a model computes in ``precision``."""
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     return torch.autocast(device, dtype, enabled=precision != "fp32")
-
-
-def _cpu_is_faster_in_bf16() -> bool:
-    """Whether the CPU multiplies bf16 matrices faster than float32: by matrix tiles, or AMD's AVX-512.
-
-    Measured on an EPYC Zen 5 and on a Xeon without tiles (docs/log.md).
-    """
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    by_vectors = capabilities.get("avx512_bf16") and "AMD" in capabilities.get("cpu_name", "")
-    return bool(capabilities.get("amx_bf16") or by_vectors)
 
 
 def why_not_compile(device: str) -> str | None:
@@ -99,11 +94,6 @@ def compile_backbone(model: PreTrainedModel, device: str, *, training: bool = Fa
     One graph serves all batches and lengths; training, inference and a batch of one row have graphs of their own. The
     model is changed in place: its weights and their names are those that it had, so what is saved is too.
 
-    Args:
-        model: a model that reads; what it holds may change, but not its device.
-        device: where it computes.
-        training: whether it is to be trained.
-
     Returns:
         A sentence for the screen: what the first batch waits for.
 
@@ -116,21 +106,17 @@ def compile_backbone(model: PreTrainedModel, device: str, *, training: bool = Fa
     config: Any = model.config
     if config.is_encoder_decoder:
         raise InputError("--compile is for models that read; this one writes too, at another length with every token")
-    if not isinstance(config, LinformerConfig):  # an encoder of transformers, linear or not
-        return _compile(model, device)
-    if config.chunk_size is not None:
-        raise InputError(
-            f"--compile does not go with --chunk-size {config.chunk_size}: a compiled model reads a text at once"
-        )
-    if training and config.activation_memory != "none":
-        raise InputError(
-            f"--compile does not go with --activation-memory {config.activation_memory}, which computes layers again "
-            "outside of any graph"
-        )
-    return _compile(model, device)
-
-
-def _compile(model: PreTrainedModel, device: str) -> str:
-    # Not a wrapper, whose weights would be named _orig_mod.
-    cast(Any, model.base_model).compile(dynamic=True)
-    return "--compile: the first batches wait for the compiler" + (f"; {SLOWER}" if device == "cpu" else "")
+    if isinstance(config, LinformerConfig):  # encoders of transformers have neither of these
+        memory = config.activation_memory
+        if config.chunk_size is not None:
+            raise InputError(
+                f"--compile does not go with --chunk-size {config.chunk_size}: a compiled model reads a text at once"
+            )
+        if training and memory != "none":
+            raise InputError(
+                f"--compile does not go with --activation-memory {memory}, which computes layers again outside of any "
+                "graph"
+            )
+    cast(Any, model.base_model).compile(dynamic=True)  # a wrapper would name its weights _orig_mod
+    slower = "; on a CPU an encoder took 69 s to compile, and then twice as long as without (docs/performance.md)"
+    return f"--compile: the first batches wait for the compiler{slower if device == 'cpu' else ''}"

@@ -1,9 +1,10 @@
 """Folders of sentence-transformers: how they read texts, and how they make vectors of what their encoder read."""
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from safetensors import SafetensorError
 
@@ -13,15 +14,14 @@ from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.models.saved_module import CONFIG, WEIGHTS, SavedModule
-from torch_linformer.opening.model_files import model_file
+from torch_linformer.opening.hub import model_file
 from torch_linformer.reporting.files import write_json
 
 MODULES = "modules.json"  # that a folder of sentence-transformers has
 PROMPTS = "config_sentence_transformers.json"
 TRANSFORMER, TOKENIZER = "sentence_bert_config.json", "tokenizer_config.json"
 # By the name of the family, as older versions of sentence-transformers called it.
-_FAMILIES = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-_NAMES = (TRANSFORMER, *(f"sentence_{family}_config.json" for family in _FAMILIES))
+FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -30,7 +30,7 @@ POOLINGS = {
 KINDS = ("Transformer", "Pooling", "Normalize")  # of modules of sentence-transformers, in this order
 LEXICAL = f"{LexicalVector.__module__}.{LexicalVector.__name__}"  # ours, after these
 PIECES = f"{PieceVectors.__module__}.{PieceVectors.__name__}"  # ours, instead of the last two
-_SEVERAL = "MultiVectorEncoder"  # the class of sentence-transformers for several vectors a text
+Module = TypeVar("Module", bound=SavedModule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,65 +79,40 @@ def sentence_settings(path: str) -> SentenceSettings:
     """
     if model_file(path, MODULES) is None:
         return AS_THEY_ARE
-    told, transformer = _Fields(path, PROMPTS), _transformer(path)
-    prompts = {name: told.typed(str, text, f"prompt {name!r}") for name, text in told.get(dict, "prompts").items()}
-    default = told.get(str, "default_prompt_name") or None
+
+    def typed(kind: type, value: Any, name: str, file: str) -> Any:
+        if not isinstance(value, kind | None):
+            wanted = f"must be of type {kind.__name__}, got {value!r}; correct it"
+            raise InputError(f"{path}: {name} in {file} {wanted}")
+        return kind() if value is None else value
+
+    names = [f"sentence_{family}_config.json" for family in FAMILIES]
+    file, transformer = next(((name, told) for name in names if (told := _fields(path, name))), (TRANSFORMER, {}))
+    prompted = _fields(path, PROMPTS)
+    told = typed(dict, prompted.get("prompts"), "prompts", PROMPTS)
+    prompts = {name: typed(str, text, f"prompt {name!r}", PROMPTS) for name, text in told.items()}
+    default = typed(str, prompted.get("default_prompt_name"), "default_prompt_name", PROMPTS) or None
     if default is not None and default not in prompts:
         known = ", ".join(map(repr, prompts)) or "none"
         raise InputError(f"{path}: default_prompt_name in {PROMPTS} is {default!r}: name one of its prompts, {known}")
-    length = transformer.get(int, "max_seq_length") or _Fields(path, TOKENIZER).get(int, "model_max_length")
+    length = typed(int, transformer.get("max_seq_length"), "max_seq_length", file)
+    if not length:
+        length = typed(int, _fields(path, TOKENIZER).get("model_max_length"), "model_max_length", TOKENIZER)
     return SentenceSettings(
         prompts=prompts,
         default_prompt_name=default,
         max_seq_length=length or None,
-        do_lower_case=transformer.get(bool, "do_lower_case"),
+        do_lower_case=typed(bool, transformer.get("do_lower_case"), "do_lower_case", file),
     )
 
 
-def write_transformer(folder: Path, max_seq_length: int, settings: SentenceSettings) -> None:
-    """Write the length and the case of texts into a folder of sentence-transformers."""
-    write_json(folder / TRANSFORMER, {"max_seq_length": max_seq_length, "do_lower_case": settings.do_lower_case})
-
-
-def _transformer(path: str) -> "_Fields":
-    """What is said of the model's texts."""
-    return next((fields for name in _NAMES if (fields := _Fields(path, name)).values), _Fields(path, TRANSFORMER))
-
-
-class _Fields:
+def _fields(path: str, name: str) -> dict[str, Any]:
     """The fields of a JSON file beside a model; none where there is no such file."""
-
-    def __init__(self, path: str, name: str) -> None:
-        self.path, self.name = path, name
-        file = model_file(path, name)
-        try:
-            self.values = {} if file is None else dict(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path}: {name} cannot be read ({error}); copy the folder again") from None
-
-    def get(self, kind: type, field: str) -> Any:
-        """The value of a field, or the empty one of its type where there is none."""
-        return self.typed(kind, self.values.get(field), field)
-
-    def typed(self, kind: type, value: Any, field: str) -> Any:
-        """``value``, if it is of this type."""
-        if value is None:
-            return kind()
-        if not isinstance(value, kind):
-            raise InputError(
-                f"{self.path}: {field} in {self.name} must be of type {kind.__name__}, got {value!r}; correct it"
-            )
-        return value
-
-
-def sentence_pooling(path: str) -> str | None:
-    """Which pooling follows the encoder in a folder of sentence-transformers, or on the hub; None for another model.
-
-    Raises:
-        InputError: the folder is damaged, or has modules or a pooling that embeddings here do not have.
-    """
-    modules = _modules(path)
-    return None if modules is None else modules.pooling
+    file = model_file(path, name)
+    try:
+        return {} if file is None else dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: {name} cannot be read ({error}); copy the folder again") from None
 
 
 class _Modules(NamedTuple):
@@ -170,7 +145,14 @@ def _modules(path: str) -> _Modules | None:
             f"{path}: its modules are {', '.join(kinds)}; understood are folders of Transformer, Pooling and, perhaps, "
             "Normalize and our LexicalVector, the first of them in the folder itself"
         )
-    ways = _ways(config)
+    mode = config.get("pooling_mode")  # of its version 6; before it each pooling had a field
+    ways = [mode] if isinstance(mode, str) else mode
+    if ways is None:
+        ways = [
+            POOLINGS.get(name, name)
+            for name, value in config.items()
+            if name.startswith("pooling_mode_") and value is True
+        ]
     if len(ways) != 1 or ways[0] not in POOLINGS.values():
         raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; only mean, cls or max are understood")
     if config.get("include_prompt") is False and sentence_settings(path).prompt():
@@ -179,6 +161,16 @@ def _modules(path: str) -> _Modules | None:
             f"set default_prompt_name in {PROMPTS} to null to read texts without it"
         )
     return _Modules(ways[0], folders[3] if LEXICAL in kinds else None, None)
+
+
+def sentence_pooling(path: str) -> str | None:
+    """Which pooling follows the encoder in a folder of sentence-transformers, or on the hub; None for another model.
+
+    Raises:
+        InputError: the folder is damaged, or has modules or a pooling that embeddings here do not have.
+    """
+    modules = _modules(path)
+    return None if modules is None else modules.pooling
 
 
 def document_vectors(path: str, config: Any) -> DocumentVectors:
@@ -197,10 +189,7 @@ def document_vectors(path: str, config: Any) -> DocumentVectors:
     )
 
 
-_Module = TypeVar("_Module", bound=SavedModule)
-
-
-def _own_module(path: str, folder: str, kind: type[_Module]) -> _Module:
+def _own_module(path: str, folder: str, kind: type[Module]) -> Module:
     """A module of ours, from its folder in the model's."""
     files = [model_file(path, f"{folder}/{name}") for name in (CONFIG, WEIGHTS)]
     if files[0] is None or files[1] is None:
@@ -219,41 +208,43 @@ def write_sentence_modules(
     Its texts have the length and the case of ``settings``. Where a text has several vectors the folder is one of the
     ``MultiVectorEncoder`` of sentence-transformers.
     """
-    own = {PIECES: vectors.pieces, LEXICAL: vectors.lexical}
+    own: dict[str, SavedModule] = {
+        kind: module for kind, module in ((PIECES, vectors.pieces), (LEXICAL, vectors.lexical)) if module is not None
+    }
     kinds = [f"sentence_transformers.models.{kind}" for kind in KINDS[: 3 if vectors.pieces is None else 1]]
-    kinds += [kind for kind, module in own.items() if module is not None]
-    paths = ["", *(f"{number}_{kind.rpartition('.')[2]}" for number, kind in enumerate(kinds) if number)]
-    modules = [
-        {"idx": number, "name": str(number), "path": path, "type": kind}
-        for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
-    ]
-    for kind, path in zip(kinds, paths, strict=True):
-        module = own.get(kind)
-        if module is not None:
-            module.save(str(folder / path))
+    modules: list[dict[str, Any]] = []
+    for number, kind in enumerate([*kinds, *own]):
+        path = f"{number}_{kind.rpartition('.')[2]}" if number else ""
+        modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
+        if kind in own:
+            own[kind].save(str(folder / path))
     if vectors.pieces is None:
-        _write_pooling(folder / paths[1], config, vectors.pooling)
+        # Under the names that other readers of such folders know too; some want to see all four.
+        ways = {
+            **{way: name == vectors.pooling for way, name in POOLINGS.items()},
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        }
+        pooling = folder / modules[1]["path"]
+        pooling.mkdir(exist_ok=True)
+        write_json(pooling / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
     if vectors.most > 1:  # whose class reads whole rows
-        write_json(folder / PROMPTS, {"model_type": _SEVERAL, "prompts": {}})
+        write_json(folder / PROMPTS, {"model_type": "MultiVectorEncoder", "prompts": {}})
     longest = config.longest_input if isinstance(config, LinearConfig) else config.max_position_embeddings
-    write_transformer(folder, settings.longest(longest), settings)
+    _write_transformer(folder, settings.longest(longest), settings)
     write_json(folder / MODULES, modules)
 
 
-def _write_pooling(folder: Path, config: Any, pooling: str) -> None:
-    # Under the names that other readers of such folders know too; some want to see all four.
-    ways = {
-        **{way: name == pooling for way, name in POOLINGS.items()},
-        "pooling_mode_mean_sqrt_len_tokens": False,
-    }
-    folder.mkdir(exist_ok=True)
-    write_json(folder / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
+def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
+    """Make a model folder one of sentence-transformers, with pooling and normalization as ``source`` has them."""
+    modules = json.loads(cast(Path, model_file(source, MODULES)).read_text(encoding="utf-8"))
+    configs = [f"{module['path']}/config.json" for module in modules if module["path"]]
+    for name in (MODULES, PROMPTS, *configs):
+        (folder / name).parent.mkdir(exist_ok=True)
+        file = model_file(source, name)
+        if file is not None:
+            shutil.copyfile(file, folder / name)
+    _write_transformer(folder, max_length, sentence_settings(source))
 
 
-def _ways(config: dict[str, Any]) -> list[str]:
-    """The poolings in a configuration of sentence-transformers, of its version 6 or before it."""
-    mode = config.get("pooling_mode")
-    if mode is not None:
-        return [mode] if isinstance(mode, str) else mode
-    names = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
-    return [POOLINGS.get(name, name) for name in names]
+def _write_transformer(folder: Path, max_seq_length: int, settings: SentenceSettings) -> None:
+    write_json(folder / TRANSFORMER, {"max_seq_length": max_seq_length, "do_lower_case": settings.do_lower_case})

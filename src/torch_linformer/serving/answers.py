@@ -23,7 +23,7 @@ from torch_linformer.inference.document_model import (
     predicting_task,
 )
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import AnyModel, load_reader, load_tokenizer
+from torch_linformer.opening.load import AnyModel, load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.serving.queues import MAX_CHARACTERS, Batcher, Prepare, Tokenizing
 from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT, Asked

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from torch_linformer.opening import processes
+from torch_linformer.distributed import processes
 
 BATCHES_GROUPED = 8  # documents of this many batches are sorted by length together; more would sort labels too
 Batch = dict[str, Any]

@@ -6,7 +6,7 @@ from torch_linformer.data.windows import ask_of_lines
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
 from torch_linformer.encoders.heads import AUTO_OF_HEAD, head_of
 from torch_linformer.models import LinformerConfig
-from torch_linformer.opening.model_folder import AnyConfig, AnyModel, reader_config
+from torch_linformer.opening.load import AnyConfig, AnyModel, reader_config
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.tasks.retrieval import queries_of

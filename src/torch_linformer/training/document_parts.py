@@ -13,9 +13,9 @@ from torch import Tensor
 
 from torch_linformer.data.parts import GROUP
 from torch_linformer.data.windows import DocumentEncoder, document_means
+from torch_linformer.distributed import processes
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.opening import processes
 from torch_linformer.reporting.tables import format_count, format_score, score_title
 from torch_linformer.tasks.baselines import sklearn_baselines
 from torch_linformer.tasks.tallies import paired_difference

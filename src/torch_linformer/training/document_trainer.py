@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PretrainedConfig
 
+from torch_linformer.distributed import processes
 from torch_linformer.distributed.context_parallel import arguments_of_piece
 from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task
 from torch_linformer.training.batches import parts_of

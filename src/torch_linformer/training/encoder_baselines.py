@@ -16,9 +16,8 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.devices import autocast
-from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.load import load_any_config, load_backbone, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.opening.pretrained import load_any_config, load_backbone
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling, sentence_settings
 from torch_linformer.tasks.retrieval import judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import Similarities, retrieval_metrics

@@ -16,9 +16,7 @@ from torch_linformer.encoders.families import check_kind
 from torch_linformer.encoders.positions import UNLIMITED, Positions
 from torch_linformer.errors import InputError, flag
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
-from torch_linformer.opening.model_files import check_model
-from torch_linformer.opening.model_folder import AnyConfig, read_length, reader_config
-from torch_linformer.opening.pretrained import load_any_config
+from torch_linformer.opening.load import AnyConfig, check_model, load_any_config, read_length, reader_config
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_pooling
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.train_settings import FINE_TUNING, MAX_LENGTH, OF_WORDS, READ_LENGTH, TrainSettings

@@ -13,9 +13,9 @@ from safetensors.torch import load_model
 from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 
+from torch_linformer.distributed import processes
 from torch_linformer.errors import Stopped
-from torch_linformer.opening import processes
-from torch_linformer.opening.run_folder import Spent, is_whole, read_spent, seal
+from torch_linformer.opening.folder import Spent, is_whole, read_spent, seal
 from torch_linformer.training.trainer import Dropped, RunTrainer
 from torch_linformer.training.training_screen import TrainingScreen
 

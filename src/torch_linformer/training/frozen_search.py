@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.models.pieces import PieceVectors, largest_products
-from torch_linformer.opening.run_folder import Spent
+from torch_linformer.opening.folder import Spent
 from torch_linformer.tasks.lexical_vector_fit import MOST_DOCUMENTS, learn_weights
 from torch_linformer.tasks.retrieval import asked_of, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import joined, retrieval_metrics, tfidf_similarities

@@ -29,9 +29,16 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
-from torch_linformer.opening.model_files import check_model
-from torch_linformer.opening.model_folder import AnyConfig, AnyModel, check_vocabulary, load_model, reader_config
-from torch_linformer.opening.pretrained import UNUSED, open_by
+from torch_linformer.opening.load import (
+    UNUSED,
+    AnyConfig,
+    AnyModel,
+    check_model,
+    check_vocabulary,
+    load_model,
+    open_by,
+    reader_config,
+)
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import FirstModel

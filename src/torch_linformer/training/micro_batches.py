@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from torch_linformer.distributed import processes
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import device_bytes
 from torch_linformer.measuring.step import SavedBytes
-from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.reporting.tables import format_bytes, format_duration
 from torch_linformer.training.trainer import RunTrainer, precision_of

@@ -15,7 +15,7 @@ from torch_linformer.data.tokenizer import build_tokenizer, for_documents
 from torch_linformer.data.windows import DocumentEncoder, with_text
 from torch_linformer.errors import InputError
 from torch_linformer.models.pieces import PieceVectors
-from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.load import load_tokenizer
 from torch_linformer.reporting.tables import format_duration
 from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling

@@ -13,10 +13,10 @@ import torch_linformer
 from torch_linformer.data.reading.sources import STDLIB
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_and_versions
-from torch_linformer.opening.model_folder import AnyModel
-from torch_linformer.opening.run_folder import Spent, write_columns, write_model
+from torch_linformer.opening.folder import Spent, write_columns
+from torch_linformer.opening.hub import card_of_source
+from torch_linformer.opening.load import AnyModel, write_model
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
-from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.plots import learning_curve, length_histogram
 from torch_linformer.reporting.report import (

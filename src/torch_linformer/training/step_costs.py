@@ -15,7 +15,7 @@ from torch_linformer.measuring.step import PeakMemory, limited_memory, mean_seco
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.models.configuration import with_changes, with_ordinary_attention
 from torch_linformer.opening.devices import autocast
-from torch_linformer.opening.model_folder import AnyModel
+from torch_linformer.opening.load import AnyModel
 from torch_linformer.reporting.tables import MISSING, format_comparison, format_count, format_duration
 from torch_linformer.tasks.language_modeling import MASK_SHARE
 from torch_linformer.tasks.task import IGNORED

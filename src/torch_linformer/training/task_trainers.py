@@ -9,12 +9,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from torch_linformer.distributed import processes
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.heads import predicts_at
 from torch_linformer.models.heads import token_loss
 from torch_linformer.models.pieces import largest_products
-from torch_linformer.opening import processes
-from torch_linformer.opening.model_folder import AnyModel
+from torch_linformer.opening.load import AnyModel
 from torch_linformer.tasks.language_modeling import MaskedLanguageModeling
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.retrieval_metrics import SCALE

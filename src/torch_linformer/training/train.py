@@ -11,17 +11,17 @@ import numpy as np
 import transformers
 
 from torch_linformer.data.reading.sources import find_source
+from torch_linformer.distributed import processes
 from torch_linformer.distributed.context_parallel import check_takes_pieces
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.models.encoder_backbone import EncoderBackbone
-from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, require_compiler, resolve_device, resolve_precision
+from torch_linformer.opening.folder import Spent, begin_run, identity, shared_run
 from torch_linformer.opening.hub import repository_for, upload
-from torch_linformer.opening.model_folder import AnyModel
+from torch_linformer.opening.load import AnyModel
 from torch_linformer.opening.named_encoders import is_installed
-from torch_linformer.opening.run_folder import Spent, begin_run, identity, shared_run
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.whole_documents import WholeDocuments

@@ -14,10 +14,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer, TrainingArguments
 
+from torch_linformer.distributed import processes
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.opening import processes
-from torch_linformer.opening.run_folder import Spent, checkpoints
+from torch_linformer.opening.folder import Spent, checkpoints
 from torch_linformer.training.batches import LengthGroupedSampler
 from torch_linformer.training.sharding import gather, own_part, shard, share_state, whole_state
 

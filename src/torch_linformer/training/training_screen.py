@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
-from torch_linformer.opening import processes
+from torch_linformer.distributed import processes
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_scores
 

@@ -20,7 +20,7 @@ from torch_linformer.encoders.heads import head_of
 from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration, LinformerModel
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.models.row_windows import windows_of
-from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config
+from torch_linformer.opening.load import AnyModel, read_length, reader_config
 
 MOST_ANSWERS = 3  # labels whose tokens are looked for, the likeliest first
 

@@ -27,7 +27,7 @@ from torch_linformer.analysis.inspection.relevance import (
 )
 from torch_linformer.data.reading.streamed import one_document
 from torch_linformer.opening.devices import resolve_device
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.load import load_model, load_tokenizer
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.report import POLICY, Headline, Report, name_in_title, render_html

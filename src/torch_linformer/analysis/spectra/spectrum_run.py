@@ -27,10 +27,9 @@ from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.devices import resolve_device
-from torch_linformer.opening.folders import check_free, new_folder
-from torch_linformer.opening.model_folder import load_own_tokenizer
+from torch_linformer.opening.folder import check_free, new_folder
+from torch_linformer.opening.load import check_lengths, load_backbone, load_own_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.opening.pretrained import check_lengths, load_backbone
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration
 

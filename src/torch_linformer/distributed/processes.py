@@ -141,11 +141,8 @@ def mean_over_all(mean: Tensor, items: Tensor, of: Tensor | None = None) -> Tens
     .. math:: \frac{1}{R} \sum_r \ell_r' = \frac{\sum_r n_r \ell_r}{\sum_r n_r}
         \quad \text{with} \quad \ell_r' = \frac{R\, n_r \ell_r}{\sum_r n_r}
 
-    Args:
-        mean: over the items of this process.
-        items: how many there are, or their total weight.
-        of: those of the whole batch of this process, of which these are a part; the losses of the parts add up to the
-            batch's. These if None.
+    ``items`` is how many there are in this process, or their total weight; ``of`` those of its whole batch, of which
+    these are a part (these if None): the losses of the parts add up to the batch's.
     """
     if count() == 1 and of is None:
         return mean

@@ -1,7 +1,7 @@
 import pytest
 
+from torch_linformer.distributed import processes
 from torch_linformer.errors import InputError
-from torch_linformer.opening import processes
 
 
 def test_rows_that_cannot_be_shared(monkeypatch):
