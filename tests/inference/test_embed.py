@@ -12,7 +12,6 @@ from torch_linformer.data import windows
 from torch_linformer.errors import InputError
 from torch_linformer.inference import document_model, output_parts
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
-from torch_linformer.inference.answer_formats import VECTORS
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
@@ -142,13 +141,6 @@ def test_a_row_without_text_has_a_row_of_nan(classifier_run, tmp_path):
     assert np.isnan(vectors).all(axis=1).tolist() == np.isnan(vectors).any(axis=1).tolist() == [False, True, False]
     assert rows["id"].to_pylist() == ["k0", "k1", "k2"] and rows["tokens"].to_pylist()[1] == 0
     assert said == "3 documents embedded, 1 without text, whose vectors are NaN"
-
-
-def test_vectors_that_come_as_lists_are_written_in_float32(tmp_path):
-    """As from Ray."""
-    answer = {"document": "a", "embedding": [0.1, 0.2], "tokens": 3, "cut": False}
-    VECTORS.write([answer], tmp_path / "v.parquet")
-    assert parquet.read_schema(tmp_path / "v.parquet").field("embedding").type.value_type == pyarrow.float32()
 
 
 @pytest.mark.parametrize(

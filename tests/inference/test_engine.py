@@ -9,5 +9,5 @@ from torch_linformer.inference.engines import Engine
 @pytest.mark.parametrize("options", [{"workers": 2}, {"name": "ray"}], ids=str)
 def test_a_compiled_model_has_one_process(options):
     with pytest.raises(InputError, match="--compile is for a single process: leave out --workers and --engine ray"):
-        Engine(**options).check(["a.csv"], "cpu", compiled=True)
-    Engine().check(["a.csv"], "cpu", compiled=True)
+        Engine(**options).check("cpu", compiled=True)
+    Engine().check("cpu", compiled=True)

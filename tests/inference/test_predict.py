@@ -171,3 +171,11 @@ def test_going_on_needs_a_file(classifier_run, tmp_path):
     for output in (None, tmp_path / "pipe"):
         with pytest.raises(InputError, match="--resume goes on with a file: name it with --output"):
             answer_files(settings, output, resume=True)
+
+
+def test_a_name_that_says_another_format_is_refused(classifier_run, tmp_path):
+    settings = PredictSettings(model=str(classifier_run.folder), files=("-",))
+    with pytest.raises(
+        InputError, match=r"--output .*p\.csv: the name must end with \.jsonl or \.ndjson or \.json, or"
+    ):
+        answer_files(settings, tmp_path / "p.csv")

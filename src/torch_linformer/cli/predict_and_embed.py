@@ -49,7 +49,9 @@ def predict(
         typer.Option(help="one label: none below this probability; several: those above it  [as trained]"),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="report only the N highest probabilities  [all]")] = None,
-    output: Annotated[Path | None, typer.Option(help="output file, or folder for parts  [standard output]")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="NAME.jsonl for the lines, or a folder for parts of them  [standard output]")
+    ] = None,
     **shared: Any,
 ) -> None:
     """Predict the answer of the model's task for documents.
