@@ -155,7 +155,7 @@ def test_answers_to_questions(linear_folder, family, typed):
     predictor = Predictor(str(linear_folder(family, ANSWERS)), batch_size=3, **SAME)
     texts = TEXTS[:3]
     answers = predictor({"text": texts, "question": ["where?"] * 3})
-    assert predictor._model.task.typed is typed
+    assert predictor.document_model.task.typed is typed
     for number, text in enumerate(texts):
         start, end = answers["start"][number], answers["end"][number]
         assert answers["answer"][number] == text[start:end]

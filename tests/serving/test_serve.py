@@ -39,9 +39,10 @@ def served(start_server, classifier_run):
 @pytest.fixture(scope="module")
 def known(classifier_run):
     """What `linformer embed` and `linformer predict` make of the texts."""
-    model, tokenizer = load_model(str(classifier_run.folder)), load_tokenizer(str(classifier_run.folder))
+    folder = str(classifier_run.folder)
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
     documents = [Document("", text) for text in TEXTS]
-    vectors = [answer["embedding"] for answer in DocumentEmbedder(model, tokenizer, **SAME).answers(documents)]
+    vectors = [answer["embedding"] for answer in DocumentEmbedder(folder, model, tokenizer, **SAME).answers(documents)]
     return np.stack(vectors), list(TaskPredictor(model, tokenizer, **SAME).answers(documents))
 
 

@@ -231,27 +231,27 @@ def answer_files(
         precision=resolve_precision(settings.precision, resolve_device(device)),
     )
     predictor = Predictor(settings.model, **settings.answering, device=device, batch_size=batch_size, compile=compile)
+    model = predictor.document_model
     for notice in predictor.notices:
         say(notice)
     settings = replace(settings, overflow=predictor.overflow)
-    if predictor.several and output.suffix == ".npy":
+    if model.several and output.suffix == ".npy":
         raise InputError(
             f"--output {output}: the rows of an array have no names, and this model makes several vectors of a "
             "document: write a .parquet file"
         )
     options = replace(DataOptions.of(settings), trained=trained_columns(settings.model))
     question = getattr(settings, "question", None)
-    if (question or options.question_column) and not predictor.record.usual.question:
+    if (question or options.question_column) and not model.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
-    reading = settings.files, predictor.record, options
+    reading = settings.files, model.record, options
     if embeds and "-" not in settings.files:
-        for sentence in _ask_of_lines(
-            documents_of(*reading, ReadReport(on_bad=lambda where, problem: None)), predictor.num_tokens
-        ):
+        lenient = ReadReport(on_bad=lambda where, problem: None)
+        for sentence in _ask_of_lines(documents_of(*reading, lenient), model.encode):
             say(sentence)
 
     def answers(report: ReadReport, gaps: Sequence[Gap] = ((0, None),)) -> Iterator[Sequence[Answer]]:
-        documents = documents_of(*reading, report, question, keep_empty=predictor.keep_empty, reads=predictor.reads)
+        documents = documents_of(*reading, report, question, keep_empty=predictor.keep_empty, reads=model.encode.reads)
         return engine.answers(predictor, _groups(documents, gaps, batch_size))
 
     def said(number: int, cut: int, report: ReadReport) -> str:
@@ -310,7 +310,7 @@ def _groups(documents: Iterator[Document], gaps: Iterable[Gap], batch_size: int)
         done = first if end is None else end
 
 
-def _ask_of_lines(documents: Iterable[Document], num_tokens: Callable[[Sequence[str]], Sequence[int]]) -> list[str]:
+def _ask_of_lines(documents: Iterable[Document], encode: windows.DocumentEncoder) -> list[str]:
     """What :func:`~torch_linformer.data.windows.ask_of_lines` asks of the first texts, of which a part is counted.
 
     It reads no further than shows that many of them are longer.
@@ -323,7 +323,8 @@ def _ask_of_lines(documents: Iterable[Document], num_tokens: Callable[[Sequence[
         texts.append(document.text[:_LONGER])
     if len(texts) < windows.MANY_TEXTS:
         return []
-    return windows.ask_of_lines(len(texts), num_tokens(texts[:: -(-len(texts) // _COUNTED)]), first=True)
+    num_tokens = encode(texts[:: -(-len(texts) // _COUNTED)])["num_tokens"]
+    return windows.ask_of_lines(len(texts), num_tokens, first=True)
 
 
 def _bad_record_report(output: Path | None, max_errors: int, say: Callable[[str], object]) -> ReadReport:

@@ -17,16 +17,11 @@ from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration
 from torch_linformer.models.pieces import PieceVectors
-from torch_linformer.models.pooling import DocumentVectors, pool
+from torch_linformer.models.pooling import pool
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
 from torch_linformer.opening.pretrained import longest_input
-from torch_linformer.opening.sentence_transformers import (
-    AS_THEY_ARE,
-    SentenceSettings,
-    document_vectors,
-    sentence_settings,
-)
+from torch_linformer.opening.sentence_transformers import document_vectors, sentence_settings
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Batch, Task, pad_windows
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel
@@ -45,14 +40,12 @@ class DocumentModel(ABC):
     An answer is a record with the ``document``'s place, its ``id`` and ``question`` if it has any, what the model says
     of it, its number of ``tokens``, and ``cut``, whether some of them were not read.
 
-    Args:
-        encode: makes windows of texts.
-        device: where the model computes, and
-        precision: in what.
-        batch_size: windows computed at once.
+    ``encode`` makes windows of texts, of which ``batch_size`` are computed at once.
     """
 
     record: Record = TEXT  # what is read of a row
+    several = False  # vectors of a document
+    width = 0  # numbers of a vector
 
     def __init__(self, encode: DocumentEncoder, *, device: str, precision: str, batch_size: int) -> None:
         self.encode, self.device, self.precision, self.batch_size = encode, device, precision, batch_size
@@ -81,10 +74,7 @@ class DocumentModel(ABC):
     def answer(
         self, documents: Sequence[Document], windows: Windows, values: Sequence[Any] | None = None
     ) -> Iterator[Answer]:
-        """An answer to each document, from the windows that :meth:`prepare` made of them.
-
-        ``values`` are what :meth:`read` gives of these windows, which are read here if None.
-        """
+        """An answer to each document, from its windows and what :meth:`read` gives of these, which are read if None."""
         values = self.read(windows) if values is None else values
         sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
         tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
@@ -110,15 +100,15 @@ class DocumentModel(ABC):
 
 
 class TaskPredictor(DocumentModel):
-    """What the task of a trained model predicts; it must be one that predicts something of a document.
+    """What the task of a trained model predicts of a document; options as of `DocumentEmbedder` and `Predictor`.
 
-    ``overflow`` (cut if None) and ``stride`` are those of `DocumentEncoder`. ``threshold`` and ``top_k`` are for models
-    that predict labels: see :class:`torch_linformer.inference.Predictor`.
+    Raises:
+        InputError: the task predicts nothing of a document, or no labels, which ``threshold`` and ``top_k`` are for.
     """
 
     def __init__(
         self,
-        model: AnyModel,
+        model: AnyModel | PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
         overflow: str | None = None,
@@ -127,16 +117,23 @@ class TaskPredictor(DocumentModel):
         top_k: int | None = None,
         **computing: Any,
     ) -> None:
-        self.task = predicting_task(model, tokenizer)
-        _choose_labels(self.task, threshold, top_k)
-        super().__init__(
-            self.task.encoder(read_length(model.config), overflow=overflow or "cut", stride=stride), **computing
-        )
-        self.model = cast(nn.Module, model).to(self.device).eval()
-        words = getattr(model, "lexical", None)
-        self.words_only = words is not None and not bool(cast(Any, model).classifier.weight.any())
-        if self.task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
-            self.record = self.task.record
+        self.task = task = task_of(model, tokenizer)
+        if type(task).describe is Task.describe:
+            raise InputError(f"{type(model).__name__} predicts nothing of a document: {task.instead}")
+        if threshold is not None and not 0 < threshold < 1:
+            raise InputError(f"--threshold must lie between 0 and 1, got {threshold:g}")
+        if top_k is not None and top_k < 1:
+            raise InputError(f"--top-k must be at least 1, got {top_k}")
+        if isinstance(task, Classification | MultiLabel):
+            task.threshold, task.top_k = task.threshold if threshold is None else threshold, top_k
+        elif threshold is not None or top_k is not None:
+            raise InputError("--threshold and --top-k are for models that predict labels, and this one does not")
+        length = read_length(cast(AnyModel, model).config)
+        super().__init__(task.encoder(length, overflow=overflow or "cut", stride=stride), **computing)
+        self.model: Any = cast(nn.Module, model).to(self.device).eval()
+        self.words_only = getattr(model, "lexical", None) is not None and not self.model.classifier.weight.any()
+        if task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
+            self.record = task.record
 
     def prepare(self, documents: Sequence[Document]) -> Windows:
         """The windows of some documents, all of which have a question or none of which has."""
@@ -149,8 +146,8 @@ class TaskPredictor(DocumentModel):
     def respond(self, batch: Batch) -> Tensor:
         if not self.words_only:
             return self.task.respond(self.model, batch)
-        model: Any = self.model  # what its encoder would read counts for nothing
-        return self.task.reduce(model.lexical_logits(**batch) + model.classifier.bias, None)
+        # What the encoder would read counts for nothing.
+        return self.task.reduce(self.model.lexical_logits(**batch) + self.model.classifier.bias, None)
 
     def contents(self, documents: Sequence[Document], windows: Windows, values: Sequence[Any]) -> Iterator[Answer]:
         answers = self.task.answers(values, windows, self.task.documents(documents))
@@ -170,11 +167,10 @@ class DocumentEmbedder(DocumentModel):
     exactly its own.
 
     Args:
+        folder: where the model lies, which says how it reads texts and makes vectors.
         model: with or without a head; of an encoder-decoder its encoder.
         tokenizer: of the model.
-        vectors: what makes vectors of hidden states and words; by the configuration's pooling if None.
-        settings: how texts are read, as a folder of sentence-transformers says.
-        prompt_name: one of its prompts, for documents whose prompt is not named; its default one if None.
+        prompt_name: one of the folder's prompts, for documents whose prompt is not named; its default one if None.
         overflow: how long documents are read, see `DocumentEncoder`, as for
         stride. If None, in windows by an encoder that is not linear, which lie side by side, and where several vectors
             are wanted, unless they are pieces of one pass or have the words of a whole document; otherwise cut.
@@ -186,11 +182,10 @@ class DocumentEmbedder(DocumentModel):
 
     def __init__(
         self,
+        folder: str,
         model: AnyModel | PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        vectors: DocumentVectors | None = None,
-        settings: SentenceSettings = AS_THEY_ARE,
         prompt_name: str | None = None,
         overflow: str | None = None,
         stride: int | None = None,
@@ -200,7 +195,8 @@ class DocumentEmbedder(DocumentModel):
         **computing: Any,
     ) -> None:
         reader: Any = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
-        vectors = vectors or DocumentVectors(reader.config.pooling)
+        config: Any = model.config
+        vectors, settings = document_vectors(folder, reader_config(config)), sentence_settings(folder)
         self.reads_words = vectors.lexical is not None
         if not normalize and self.reads_words:
             raise InputError(
@@ -230,12 +226,8 @@ class DocumentEmbedder(DocumentModel):
         super().__init__(self._encoder(prompt=settings.prompt(prompt_name)), **computing)
         self.encoder: Any = reader.to(self.device).eval()
         self.vectors = vectors.to(self.device)
+        self.width = vectors.width(int(reader.config.hidden_size))
         self._pad = DataCollatorWithPadding(tokenizer)
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector."""
-        return self.vectors.width(int(self.encoder.config.hidden_size))
 
     @property
     def reading(self) -> str:
@@ -305,23 +297,6 @@ class DocumentEmbedder(DocumentModel):
         )
 
 
-def embedder_of(
-    folder: str, model: AnyModel | PreTrainedModel, tokenizer: PreTrainedTokenizerFast, **options: Any
-) -> DocumentEmbedder:
-    """What makes the vectors of a model folder; ``options`` are those of :class:`DocumentEmbedder`."""
-    config: Any = model.config
-    vectors = document_vectors(folder, reader_config(config))
-    return DocumentEmbedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)
-
-
-def predicting_task(model: AnyModel | PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Task:
-    """The task of a model; an ``InputError`` where it predicts nothing of a document."""
-    task = task_of(model, tokenizer)
-    if type(task).describe is Task.describe:
-        raise InputError(f"{type(model).__name__} predicts nothing of a document: {task.instead}")
-    return task
-
-
 def identity(document: Document) -> Answer:
     """What an answer begins with: which document it is about."""
     names = {"document": document.where, "id": document.id, "question": document.question}
@@ -340,17 +315,3 @@ def in_groups(documents: Iterable[Document], batch_size: int) -> Iterator[list[D
             group, characters = [], 0
     if group:
         yield group
-
-
-def _choose_labels(task: Task, threshold: float | None, top_k: int | None) -> None:
-    """Let a task predict labels above a probability, and tell the highest probabilities."""
-    if threshold is None and top_k is None:
-        return
-    if not isinstance(task, Classification | MultiLabel):
-        raise InputError("--threshold and --top-k are for models that predict labels, and this one does not")
-    if threshold is not None and not 0 < threshold < 1:
-        raise InputError(f"--threshold must lie between 0 and 1, got {threshold:g}")
-    if top_k is not None and top_k < 1:
-        raise InputError(f"--top-k must be at least 1, got {top_k}")
-    task.threshold = task.threshold if threshold is None else threshold
-    task.top_k = top_k

@@ -34,7 +34,7 @@ from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import Document, documents_of, given_files
 from torch_linformer.data.words import search_words
 from torch_linformer.errors import InputError
-from torch_linformer.inference.document_model import embedder_of
+from torch_linformer.inference.document_model import DocumentEmbedder
 from torch_linformer.inference.predictor import check_texts
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.folders import check_writable, held
@@ -196,7 +196,7 @@ class Searcher:
         device = resolve_device(device)
         options = {"vectors": vectors, "precision": resolve_precision(precision, device)}
         source = encoder_folder(name)
-        self._embedder = embedder_of(
+        self._embedder = DocumentEmbedder(
             source,
             load_reader(source),
             load_tokenizer(source),

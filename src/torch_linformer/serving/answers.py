@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -19,11 +19,9 @@ from torch_linformer.inference.document_model import (
     DocumentModel,
     TaskPredictor,
     Windows,
-    embedder_of,
-    predicting_task,
 )
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import AnyModel, load_reader, load_tokenizer
+from torch_linformer.opening.model_folder import load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.serving.queues import MAX_CHARACTERS, Batcher, Prepare, Tokenizing
 from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT, Asked
@@ -124,14 +122,11 @@ def load_served(
     }
     source = encoder_folder(folder)
     model, tokenizer = load_reader(source), load_tokenizer(source)
-    predictor, no_prediction = None, ""
+    embedder, predictor, no_prediction = DocumentEmbedder(source, model, tokenizer, **same), None, ""
     try:
-        predicting_task(model, tokenizer)
+        predictor = TaskPredictor(model, tokenizer, **same)
     except InputError as error:
         no_prediction = str(error)
-    else:
-        predictor = TaskPredictor(cast(AnyModel, model), tokenizer, **same)
-    embedder = embedder_of(source, model, tokenizer, **same)
     if embedder.several:
         raise InputError(
             f"{folder}: makes {embedder.vectors.most} vectors of a text, and an answer of this server has one: "
