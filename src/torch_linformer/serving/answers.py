@@ -23,9 +23,18 @@ from torch_linformer.inference.document_model import (
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.serving.queues import MAX_CHARACTERS, Batcher, Prepare, Tokenizing
-from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT, Asked
-from torch_linformer.serving.responses import Refusal, json_line, quoted, wrong_value
+from torch_linformer.serving.protocol import (
+    CLASSIFY,
+    EMBED,
+    EMBEDDINGS,
+    PREDICT,
+    Asked,
+    Refusal,
+    json_line,
+    quoted,
+    wrong_value,
+)
+from torch_linformer.serving.queues import MAX_CHARS_PER_TOKEN, Batcher, Prepare, Tokenizing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +66,9 @@ class ServedModel:
         name: what clients call it.
         tokenizer: of the model.
         embedder: makes vectors, with any model.
-        predictor: predicts what the model's task is; None where it has no such task, because of
-        no_prediction: in words.
+        predictor: predicts what the model's task is; None without such a task, and
+        no_prediction: says why.
+        paths: where it can be asked.
     """
 
     name: str
@@ -66,23 +76,12 @@ class ServedModel:
     embedder: DocumentEmbedder
     predictor: TaskPredictor | None
     no_prediction: str
-
-    @property
-    def classifies(self) -> bool:
-        """Whether whole documents get labels."""
-        task = None if self.predictor is None else self.predictor.task
-        return task is not None and bool(task.names) and not task.offsets
+    paths: list[str]
 
     @property
     def asks(self) -> bool:
         """Whether it answers questions about documents."""
         return self.predictor is not None and bool(self.predictor.record.usual.question)
-
-    @property
-    def paths(self) -> list[str]:
-        """Where it can be asked."""
-        classify = [CLASSIFY] if self.classifies else []
-        return [EMBEDDINGS, EMBED, *classify, *([] if self.predictor is None else [PREDICT])]
 
     @property
     def longest(self) -> int:
@@ -94,45 +93,42 @@ class ServedModel:
 
         It says so as vLLM reads it: ``matryoshka_dimensions`` lists them, or ``is_matryoshka`` allows any number.
         """
-        config = self.embedder.encoder.config
-        fewer = getattr(config, "matryoshka_dimensions", None) or range(1, self.embedder.width)
-        cut = hasattr(config, "matryoshka_dimensions") or getattr(config, "is_matryoshka", False)
-        words = self.embedder.vectors.lexical is not None  # they stand at the end
-        return number == self.embedder.width or (bool(cut) and not words and number in fewer)
+        config, width = self.embedder.encoder.config, self.embedder.width
+        may_be_cut = hasattr(config, "matryoshka_dimensions") or getattr(config, "is_matryoshka", False)
+        fewer = getattr(config, "matryoshka_dimensions", None) or range(1, width)
+        # Words stand at the end of a vector.
+        return number == width or (bool(may_be_cut) and not self.embedder.reads_words and number in fewer)
 
 
-def load_served(
-    folder: str,
-    *,
-    name: str | None = None,
-    overflow: str | None = None,
-    stride: int | None = None,
-    batch_size: int = 16,
-    device: str = "auto",
-    precision: str = "auto",
-) -> ServedModel:
-    """Load a model folder for serving; clients call it by ``name``, which is that of the folder if None."""
+def load_served(folder: str, *, name: str | None = None, device: str = "auto", **options: Any) -> ServedModel:
+    """Load a model folder for serving.
+
+    Args:
+        folder: any encoder.
+        name: what clients call it; that of the folder if None.
+        device: ``auto`` takes a GPU if there is one.
+        options: ``overflow``, ``stride``, ``precision`` and ``batch_size``, as of `Predictor`.
+    """
     device = resolve_device(device)
-    same: dict[str, Any] = {
-        "overflow": overflow,
-        "stride": stride,
-        "device": device,
-        "precision": resolve_precision(precision, device),
-        "batch_size": batch_size,
-    }
+    precision = resolve_precision(options.pop("precision", "auto"), device)
+    computing = {"batch_size": 16, **options, "device": device, "precision": precision}
     source = encoder_folder(folder)
     model, tokenizer = load_reader(source), load_tokenizer(source)
-    embedder, predictor, no_prediction = DocumentEmbedder(source, model, tokenizer, **same), None, ""
-    try:
-        predictor = TaskPredictor(model, tokenizer, **same)
-    except InputError as error:
-        no_prediction = str(error)
+    embedder = DocumentEmbedder(source, model, tokenizer, **computing)
     if embedder.several:
         raise InputError(
             f"{folder}: makes {embedder.vectors.most} vectors of a text, and an answer of this server has one: "
             "linformer embed writes them"
         )
-    return ServedModel(name or Path(folder).resolve().name, tokenizer, embedder, predictor, no_prediction)
+    predictor, no_prediction, paths = None, "it does not tell labels of documents", [EMBEDDINGS, EMBED]
+    try:
+        predictor = TaskPredictor(model, tokenizer, **computing)
+        whole_documents = predictor.task.names and not predictor.task.offsets
+        paths += [CLASSIFY, PREDICT] if whole_documents else [PREDICT]
+    except InputError as error:
+        no_prediction = str(error)
+    name = name or Path(folder).resolve().name
+    return ServedModel(name, tokenizer, embedder, predictor, no_prediction, paths)
 
 
 class Answerer:
@@ -171,13 +167,22 @@ class Answerer:
 
     def _ability(self, asked: Asked, path: str) -> tuple[DocumentModel, Prepare]:
         """What answers at a path, and what makes its windows."""
+        embedder, predictor = self.model.embedder, self.model.predictor
         if path in (EMBEDDINGS, EMBED):
-            self._check_dimensions(asked)
-            self._check_prompt(asked)
-            return self.model.embedder, partial(self.model.embedder.prepare, prompt_name=asked.prompt_name)
-        assert self.model.predictor is not None
-        self._check_question(asked)
-        return self.model.predictor, self.model.predictor.prepare
+            if asked.dimensions is not None and not self.model.has_dimensions(asked.dimensions):
+                message = f"vectors of this model have {embedder.width} dimensions, not {asked.dimensions}"
+                raise wrong_value("dimensions", f"{message}; leave dimensions out")
+            if asked.prompt_name is not None and asked.prompt_name not in embedder.settings.prompts:
+                known = ", ".join(map(repr, embedder.settings.prompts)) or "none"
+                raise wrong_value("prompt_name", f"no prompt {quoted(asked.prompt_name)}; this model has {known}")
+            return embedder, partial(embedder.prepare, prompt_name=asked.prompt_name)
+        assert predictor is not None
+        if self.model.asks and asked.question is None:
+            raise wrong_value("question", "question is missing: this model answers one about each text")
+        if asked.question is not None and not self.model.asks:
+            message = "questions are for models trained with --task qa; this one answers without"
+            raise wrong_value("question", message)
+        return predictor, predictor.prepare
 
     async def _decoded(self, token_ids: Sequence[list[int]]) -> list[str]:
         """The texts that the model's tokenizer makes of token ids."""
@@ -207,25 +212,6 @@ class Answerer:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json_line({"object": "list", "data": data, "model": self.model.name, "usage": usage})
 
-    def _check_dimensions(self, asked: Asked) -> None:
-        if asked.dimensions is not None and not self.model.has_dimensions(asked.dimensions):
-            width = self.model.embedder.width
-            message = f"vectors of this model have {width} dimensions, not {asked.dimensions}; leave dimensions out"
-            raise wrong_value("dimensions", message)
-
-    def _check_prompt(self, asked: Asked) -> None:
-        prompts = self.model.embedder.settings.prompts
-        if asked.prompt_name is not None and asked.prompt_name not in prompts:
-            known = ", ".join(map(repr, prompts)) or "none"
-            raise wrong_value("prompt_name", f"no prompt {quoted(asked.prompt_name)}; this model has {known}")
-
-    def _check_question(self, asked: Asked) -> None:
-        if self.model.asks and asked.question is None:
-            raise wrong_value("question", "question is missing: this model answers one about each text")
-        if asked.question is not None and not self.model.asks:
-            message = "questions are for models trained with --task qa; this one answers without"
-            raise wrong_value("question", message)
-
     def _check_lengths(self, windows: Windows, asked: Asked, ability: DocumentModel) -> None:
         cuts, longest = ability.encode.overflow == "cut", ability.encode.max_length
         if asked.truncate and not cuts:
@@ -239,7 +225,9 @@ class Answerer:
             if cuts and not truncate and tokens > longest:
                 size = f"tokens than the {longest:,} that the model reads"
                 if read < longest:  # all of its beginning: see Tokenizing
-                    size = f"characters than {MAX_CHARACTERS} for each of the {longest:,} tokens that the model reads"
+                    size = (
+                        f"characters than {MAX_CHARS_PER_TOKEN} for each of the {longest:,} tokens that the model reads"
+                    )
                 message = f'input[{number}] has more {size}; send less of it, or "truncate": true'
                 raise Refusal(413, message, code="context_length_exceeded", param="input")
 

@@ -91,29 +91,22 @@ def serve(application: Application, bound: socket.socket, most: int, on_ready: C
 
 
 class Connection(H11Protocol):
-    """A connection that makes room for itself where there are as many as may be."""
+    """Where there are more connections than ``most``, a new one closes the one that has been idle longest."""
 
     def __init__(self, *args: Any, most: int, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.most = most
-        self.idle_since = self.loop.time()
+        self.most, self.idle_since = most, self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Close another one, or this one where all others are in work."""
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
         if len(self.connections) > self.most:
-            idle = [
-                connection
-                for connection in self.connections
-                if isinstance(connection, Connection) and connection.is_idle
-            ]
-            longest = min(idle, key=lambda connection: connection.idle_since)
+            idle = [other for other in self.connections if isinstance(other, Connection) and other.is_idle]
+            longest = min(idle, key=lambda connection: connection.idle_since)  # this one where all others are in work
             self.connections.discard(longest)
             longest.transport.close()
 
     def on_response_complete(self) -> None:
-        """Idle from now on."""
         self.idle_since = self.loop.time()
         super().on_response_complete()
 
