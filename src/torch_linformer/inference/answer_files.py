@@ -201,10 +201,8 @@ def answer_files(
         resume: go on with an interrupted run; documents whose answers are there are read and not computed again.
         max_errors: so many records that cannot be read are left out, and written to ``OUTPUT.errors.jsonl``, or to
             ``_errors.jsonl`` in the folder.
-        device: ``auto`` takes a GPU if there is one.
-        batch_size: windows computed at once.
+        device: as of `Predictor`, like ``batch_size``, and ``compile``, which is for this process only.
         engine: where it computes; in this process if None.
-        compile: whether torch.compile makes the kernels; in this process only.
         on_document: called with how many documents have their answer.
         say: called with what the user should know before the first document, and of parts that are damaged.
 
@@ -216,12 +214,12 @@ def answer_files(
             engine that is not there, or an interrupted run that is not to be gone on with, or that is another.
     """
     form, embeds = settings.format, isinstance(settings, EmbedSettings)
-    in_parts = output is not None and (output.is_file() or output.is_dir() or not output.exists())
-    if (in_parts or embeds) and not (output.suffix in form.suffixes or is_folder_of_parts(output)):
+    target = output if output and (output.is_file() or output.is_dir() or not output.exists()) else None
+    if (embeds or target) and not (target and (target.suffix in form.suffixes or is_folder_of_parts(target))):
         raise InputError(f"--output {output}: the name must end with {' or '.join(form.suffixes)}, or have no suffix")
-    if max_errors and output is not None and output.suffix == ".npy":
-        raise InputError(f"--max-errors leaves rows out, and those of {output} have no names: write a .parquet file")
-    if resume and not in_parts:
+    if max_errors and target and target.suffix == ".npy":
+        raise InputError(f"--max-errors leaves rows out, and those of {target} have no names: write a .parquet file")
+    if resume and not target:
         raise InputError("--resume goes on with a file: name it with --output")
     engine = engine or Engine()
     engine.check(device, compile)
@@ -235,7 +233,7 @@ def answer_files(
     for notice in predictor.notices:
         say(notice)
     settings = replace(settings, overflow=predictor.overflow)
-    if model.several and output.suffix == ".npy":
+    if model.several and target and target.suffix == ".npy":
         raise InputError(
             f"--output {output}: the rows of an array have no names, and this model makes several vectors of a "
             "document: write a .parquet file"
@@ -265,10 +263,10 @@ def answer_files(
         return f"{number:,} document{'' if number == 1 else 's'} {form.done}{notes}"
 
     def no_text(report: ReadReport) -> InputError:
-        left_out = f", {report.bad:,} left out: see {_file_of_errors(output)}" if report.bad and output else ""
+        left_out = f", {report.bad:,} left out: see {_file_of_errors(target)}" if report.bad and target else ""
         return InputError(f"{', '.join(settings.files)}: no document with any text{left_out}")
 
-    if not in_parts:
+    if target is None:
         report = _bad_record_report(None, max_errors, say)
         written = cut = 0
         with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as stream:
@@ -280,19 +278,19 @@ def answer_files(
         if not written:
             raise no_text(report)
         return said(written, cut, report)
-    check_writable(output)
-    with parts_of(output, settings, resume) as parts:
+    check_writable(target)
+    with parts_of(target, settings, resume) as parts:
         for number, state in parts.damages.items():
             say(f"{parts.files[number]}: {state}; it is made anew")
         if parts.manifest["finished"]:
             report = ReadReport(**parts.manifest["left_out"])
         else:
-            report = _bad_record_report(output, max_errors, say)
+            report = _bad_record_report(target, max_errors, say)
             parts.fill(answers(report, parts.gaps), form.suffixes[0], form.write, on_document)
             if not parts.files:
                 raise no_text(report)
-            if not is_folder_of_parts(output):
-                form.join(parts.files, output)
+            if not is_folder_of_parts(target):
+                form.join(parts.files, target)
             parts.finish({"replaced": report.replaced, "empty": report.empty, "bad": report.bad})
     return said(parts.total("documents"), parts.total("cut"), report)
 

@@ -18,7 +18,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.models.pooling import pool
-from torch_linformer.opening.devices import autocast
+from torch_linformer.opening.devices import autocast, resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
 from torch_linformer.opening.pretrained import longest_input
 from torch_linformer.opening.sentence_transformers import document_vectors, sentence_settings
@@ -47,8 +47,11 @@ class DocumentModel(ABC):
     several = False  # vectors of a document
     width = 0  # numbers of a vector
 
-    def __init__(self, encode: DocumentEncoder, *, device: str, precision: str, batch_size: int) -> None:
-        self.encode, self.device, self.precision, self.batch_size = encode, device, precision, batch_size
+    def __init__(
+        self, encode: DocumentEncoder, *, device: str = "auto", precision: str = "auto", batch_size: int = 16
+    ) -> None:
+        self.encode, self.batch_size, self.device = encode, batch_size, resolve_device(device)
+        self.precision = resolve_precision(precision, self.device)
 
     @abstractmethod
     def prepare(self, documents: Sequence[Document]) -> Windows:
@@ -131,7 +134,7 @@ class TaskPredictor(DocumentModel):
         length = read_length(cast(AnyModel, model).config)
         super().__init__(task.encoder(length, overflow=overflow or "cut", stride=stride), **computing)
         self.model: Any = cast(nn.Module, model).to(self.device).eval()
-        self.words_only = getattr(model, "lexical", None) is not None and not self.model.classifier.weight.any()
+        self.words_only = getattr(model, "lexical", None) is not None and not cast(Any, model).classifier.weight.any()
         if task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
             self.record = task.record
 

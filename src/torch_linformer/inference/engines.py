@@ -179,7 +179,8 @@ def _ray(address: str | None, workers: int) -> Iterator[Any]:
         except (ConnectionError, ValueError) as error:
             raise InputError(f"--ray-address {address}: no cluster of Ray answers there ({error})") from None
     try:
-        processors = int(ray.cluster_resources().get("CPU", 0))
+        resources: Any = ray.cluster_resources  # untyped
+        processors = int(resources().get("CPU", 0))
         if workers > processors:
             raise InputError(f"--workers {workers}: Ray has {processors} processors; take as many at most")
         yield ray

@@ -18,7 +18,7 @@ from torch_linformer.inference.document_model import (
     TaskPredictor,
     identity,
 )
-from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
+from torch_linformer.opening.devices import compile_backbone
 from torch_linformer.opening.model_folder import load_model, load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 
@@ -44,8 +44,7 @@ class _Options:
 class Predictor(_Options):
     """What ``linformer predict`` and ``linformer embed`` compute, as a function of texts or of columns.
 
-    It is made of a name and numbers, so it can be built where it runs: it is what ``map_batches`` of Ray Data takes,
-    one model a worker, and what ``--workers`` and ``--engine ray`` of the commands run.
+    It is made of a name and numbers, so it can be built where it runs: it is what ``map_batches`` of Ray Data takes.
 
     Args:
         model: folder of a trained model, or a run of ``torch_linformer.train``; with ``vectors`` any encoder.
@@ -62,8 +61,7 @@ class Predictor(_Options):
         keep_empty: whether a row without text is no error and gets a vector of NaN.
         prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
             None.
-        device: ``auto`` takes a GPU if there is one.
-        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
+        device: ``auto`` takes a GPU if there is one; ``precision``: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         batch_size: windows computed at once; a batch of columns may have any number of rows.
         compile: whether torch.compile makes the kernels, which the first batches wait for.
 
@@ -95,21 +93,19 @@ class Predictor(_Options):
             raise InputError("keep_empty=True is for vectors=True: there is no prediction without text")
         if not self.vectors and self.prompt_name is not None:
             raise InputError("prompt_name is for vectors=True: what a task reads has no prompts")
-        device = resolve_device(self.device)
-        shared: dict[str, Any] = {"overflow": self.overflow, "stride": self.stride, "batch_size": self.batch_size}
-        shared |= {"device": device, "precision": resolve_precision(self.precision, device)}
+        own = ("normalize", "prompt_name") if self.vectors else ("threshold", "top_k")
+        names = ("overflow", "stride", "device", "precision", "batch_size", *own)
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
         model: Any = load_reader(self.folder) if self.vectors else load_model(self.folder)
-        tokenizer = load_tokenizer(self.folder)
-        self.notices = [compile_backbone(model, device)] if self.compile else []
+        tokenizer, self.notices = load_tokenizer(self.folder), list[str]()
         if self.vectors:
-            options = {"normalize": self.normalize, "prompt_name": self.prompt_name}
-            embedder = DocumentEmbedder(self.folder, model, tokenizer, **options, **shared)
-            if not embedder.is_linear:
-                self.notices.append(f"{os.fspath(self.model)} {embedder.reading}")
-            self.document_model: DocumentModel = embedder
+            self.document_model: DocumentModel = DocumentEmbedder(self.folder, model, tokenizer, **options)
         else:
-            options = {"threshold": self.threshold, "top_k": self.top_k}
-            self.document_model = TaskPredictor(model, tokenizer, **options, **shared)
+            self.document_model = TaskPredictor(model, tokenizer, **options)
+        if self.compile:
+            self.notices.append(compile_backbone(model, self.document_model.device))
+        if isinstance(self.document_model, DocumentEmbedder) and not self.document_model.is_linear:
+            self.notices.append(f"{os.fspath(self.model)} {self.document_model.reading}")
         self.overflow = self.document_model.encode.overflow
         self._asks = bool(self.document_model.record.usual.question)
         if self.question_column is not None and not self._asks:
@@ -157,11 +153,9 @@ class Predictor(_Options):
             batch: a list of texts; or columns by name, each with a value a row: lists, or arrays of NumPy.
 
         Returns:
-            Of texts a record for each, as ``linformer predict`` writes it. Of columns:
-            The other columns as they came, then ``tokens`` of the whole document and ``cut``, whether some of them were
-            not read, and before these: ``embedding``, an array ``(rows, C)`` in float32, or of a model that makes
-            several vectors of a text a list of ``(vectors, C)``; or what a line of ``linformer
-            predict`` has, such as ``label`` and ``probabilities``. An answer takes the place of a column of its name.
+            Of texts a record for each, as ``linformer predict`` writes it. Of columns the other ones as they came, then
+            what such a record has, a column each, in place of columns of the same name; or ``embedding``, an array
+            ``(rows, C)`` in float32, or a list of ``(vectors, C)`` from a model that makes several vectors of a text.
 
         Raises:
             InputError: a column is missing, a row has no text or no question, unless it is to be kept, or ``batch`` is

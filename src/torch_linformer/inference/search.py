@@ -36,7 +36,6 @@ from torch_linformer.data.words import search_words
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import DocumentEmbedder
 from torch_linformer.inference.predictor import check_texts
-from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.folders import check_writable, held
 from torch_linformer.opening.model_files import model_digest
 from torch_linformer.opening.model_folder import load_reader, load_tokenizer
@@ -105,16 +104,9 @@ class Searcher:
             ids. If None those of the folder.
         output: the folder to write; ``DOCUMENTS.search`` if None, and none for texts.
         vectors: of a document at most, each of neighboring windows; one for each window if None, which finds more.
-        text_column: column with the text, of a table, as for
-        id_column: column with a name of each document.
-        encoding: of text files.
-        delimiter: of a text table.
-        quoting: whether quotes enclose cells of a text table: ``auto``, ``quotes`` or ``none``.
-        header: whether the first row of a text table holds the column names.
-        text_folder: folder of the text files that the text column names.
-        device: ``auto`` takes a GPU if there is one.
-        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
-        batch_size: windows computed at once.
+        text_column: column with the text, of a table; it and ``id_column``, ``encoding``, ``delimiter``, ``quoting``,
+            ``header`` and ``text_folder`` are as for ``linformer embed``.
+        device: it, ``precision`` and ``batch_size`` are as for :class:`Embedder`.
         say: called with sentences on what is read, and how.
         on_document: called with how many documents are read, and of how many.
 
@@ -193,20 +185,15 @@ class Searcher:
         if stored:
             assert manifest is not None
             name, vectors = manifest["model"], manifest["options"]["vectors"] if vectors is None else vectors
-        device = resolve_device(device)
-        options = {"vectors": vectors, "precision": resolve_precision(precision, device)}
         source = encoder_folder(name)
-        self._embedder = DocumentEmbedder(
-            source,
-            load_reader(source),
-            load_tokenizer(source),
-            most=vectors,
-            stride=0,
-            spans=True,
-            device=device,
-            precision=options["precision"],
-            batch_size=batch_size,
-        )
+        options: dict[str, Any] = {
+            "stride": 0,
+            "spans": True,
+            "device": device,
+            "precision": precision,
+            "batch_size": batch_size,
+        }
+        self._embedder = DocumentEmbedder(source, load_reader(source), load_tokenizer(source), most=vectors, **options)
         if vectors is not None and (self._embedder.vectors.most > 1 or self._embedder.reads_words):
             raise InputError("--vectors: this model makes the vectors of a document itself; leave it out")
         self._vectorizer = HashingVectorizer(
@@ -216,7 +203,7 @@ class Searcher:
             "format": _FORMAT,
             "model": str(Path(name).absolute()) if Path(name).exists() else name,
             "sha256": model_digest(source),
-            "options": options,
+            "options": {"vectors": vectors, "precision": self._embedder.precision},
             "source": "the texts" if file is None else file,
         }
         if documents is None:
@@ -242,14 +229,7 @@ class Searcher:
         return str(self._texts[document].as_py())
 
     def search(self, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
-        """The best documents for each query, the best first; of equals the one that comes first.
-
-        Args:
-            queries: what is looked for.
-            top_k: how many documents, or all if there are fewer.
-
-        Returns:
-            A list of hits for each query.
+        """The ``top_k`` best documents for each query, or all, the best first; of equals the one that comes first.
 
         Raises:
             InputError: a query is empty, or this is one text and no list.
@@ -453,11 +433,7 @@ def _load(folder: Path, manifest: Mapping[str, Any]) -> pyarrow.Table:
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
-    """What a folder of vectors says of itself; None for one that is still to be written.
-
-    Raises:
-        InputError: it cannot be written, holds something else, or is damaged.
-    """
+    """What a folder of vectors says of itself; None for one that is still to be written."""
     file = folder / VECTORS
     if not file.is_file():
         check_writable(folder)
@@ -483,11 +459,7 @@ def _words_and_pairs(text: str) -> list[str]:
 def _passage(text: str, begins: np.ndarray, similarities: np.ndarray, terms: set[str]) -> tuple[int, int]:
     """Begin and end of the neighboring lines that match a query best, by its words and by the vector they belong to.
 
-    Args:
-        text: of a document.
-        begins: where in it what a vector stands for begins, for each vector.
-        similarities: of each to the query, in spreads.
-        terms: words of the query.
+    ``begins`` says where in the text what each vector stands for begins; ``similarities`` are in spreads.
     """
     lines = [line.span() for line in _LINES.finditer(text)]
     held = [set[str]() for _ in lines]  # the words of the query in each line

@@ -20,7 +20,6 @@ from torch_linformer.inference.document_model import (
     TaskPredictor,
     Windows,
 )
-from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.serving.protocol import (
@@ -100,21 +99,14 @@ class ServedModel:
         return number == width or (bool(may_be_cut) and not self.embedder.reads_words and number in fewer)
 
 
-def load_served(folder: str, *, name: str | None = None, device: str = "auto", **options: Any) -> ServedModel:
-    """Load a model folder for serving.
+def load_served(folder: str, *, name: str | None = None, **options: Any) -> ServedModel:
+    """Load any encoder for serving; clients call it by ``name``, which is that of its folder if None.
 
-    Args:
-        folder: any encoder.
-        name: what clients call it; that of the folder if None.
-        device: ``auto`` takes a GPU if there is one.
-        options: ``overflow``, ``stride``, ``precision`` and ``batch_size``, as of `Predictor`.
+    ``options`` are ``overflow``, ``stride``, ``device``, ``precision`` and ``batch_size``, as of `Predictor`.
     """
-    device = resolve_device(device)
-    precision = resolve_precision(options.pop("precision", "auto"), device)
-    computing = {"batch_size": 16, **options, "device": device, "precision": precision}
     source = encoder_folder(folder)
     model, tokenizer = load_reader(source), load_tokenizer(source)
-    embedder = DocumentEmbedder(source, model, tokenizer, **computing)
+    embedder = DocumentEmbedder(source, model, tokenizer, **options)
     if embedder.several:
         raise InputError(
             f"{folder}: makes {embedder.vectors.most} vectors of a text, and an answer of this server has one: "
@@ -122,7 +114,7 @@ def load_served(folder: str, *, name: str | None = None, device: str = "auto", *
         )
     predictor, no_prediction, paths = None, "it does not tell labels of documents", [EMBEDDINGS, EMBED]
     try:
-        predictor = TaskPredictor(model, tokenizer, **computing)
+        predictor = TaskPredictor(model, tokenizer, **options)
         whole_documents = predictor.task.names and not predictor.task.offsets
         paths += [CLASSIFY, PREDICT] if whole_documents else [PREDICT]
     except InputError as error:

@@ -82,7 +82,7 @@ class Application:
 
     async def health(self, request: Request) -> Response:
         """That the server is up, and what it serves; without a key, for whoever watches it."""
-        status = {"status": "ok", "model": self.model.name, "paths": self.model.paths}
+        status: dict[str, Any] = {"status": "ok", "model": self.model.name, "paths": self.model.paths}
         status |= {"max_tokens_per_text": self.model.longest, "waiting": self.batcher.waiting}
         return json_response(json_line(status))
 
