@@ -97,21 +97,13 @@ def _join_vectors(parts: Sequence[Path], output: Path) -> None:
 
 
 class AnswerFormat(NamedTuple):
-    """How answers are written.
+    """How answers are written."""
 
-    Attributes:
-        suffixes: that a file of all answers may have; the first is that of a part.
-        write: makes the file of a part.
-        join: makes one file, with the name it is given, of the parts.
-        done: what was done with the documents, in a word.
-        empty: what became of those without text.
-    """
-
-    suffixes: tuple[str, ...]
-    write: Callable[[Sequence[Answer], Path], object]
-    join: Callable[[Sequence[Path], Path], object]
-    done: str
-    empty: str
+    suffixes: tuple[str, ...]  # that a file of all answers may have; the first is that of a part
+    write: Callable[[Sequence[Answer], Path], object]  # makes the file of a part
+    join: Callable[[Sequence[Path], Path], object]  # makes one file, with the name it is given, of the parts
+    done: str  # what was done with the documents, in a word
+    empty: str  # what became of those without text
 
 
 @dataclass(frozen=True, kw_only=True)

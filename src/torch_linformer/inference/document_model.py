@@ -1,7 +1,7 @@
 """A trained model as a function of documents: their windows, batches of these, and an answer to each document."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, cast
 
@@ -40,7 +40,7 @@ class DocumentModel(ABC):
     An answer is a record with the ``document``'s place, its ``id`` and ``question`` if it has any, what the model says
     of it, its number of ``tokens``, and ``cut``, whether some of them were not read.
 
-    ``encode`` makes windows of texts, of which ``batch_size`` are computed at once.
+    ``encode`` makes windows of texts, of which ``batch_size`` are computed at once, as a padded batch by ``collate``.
     """
 
     record: Record = TEXT  # what is read of a row
@@ -48,18 +48,21 @@ class DocumentModel(ABC):
     width = 0  # numbers of a vector
 
     def __init__(
-        self, encode: DocumentEncoder, *, device: str = "auto", precision: str = "auto", batch_size: int = 16
+        self,
+        encode: DocumentEncoder,
+        collate: Callable[[list[dict[str, Any]]], Batch],
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        batch_size: int = 16,
     ) -> None:
-        self.encode, self.batch_size, self.device = encode, batch_size, resolve_device(device)
+        self.encode, self.collate, self.batch_size = encode, collate, batch_size
+        self.device = resolve_device(device)
         self.precision = resolve_precision(precision, self.device)
 
     @abstractmethod
     def prepare(self, documents: Sequence[Document]) -> Windows:
         """The windows of some documents."""
-
-    @abstractmethod
-    def collate(self, windows: list[dict[str, Any]]) -> Batch:
-        """A padded batch."""
 
     @abstractmethod
     def respond(self, batch: Batch) -> Tensor:
@@ -132,7 +135,7 @@ class TaskPredictor(DocumentModel):
         elif threshold is not None or top_k is not None:
             raise InputError("--threshold and --top-k are for models that predict labels, and this one does not")
         length = read_length(cast(AnyModel, model).config)
-        super().__init__(task.encoder(length, overflow=overflow or "cut", stride=stride), **computing)
+        super().__init__(task.encoder(length, overflow=overflow or "cut", stride=stride), task.collate, **computing)
         self.model: Any = cast(nn.Module, model).to(self.device).eval()
         self.words_only = getattr(model, "lexical", None) is not None and not cast(Any, model).classifier.weight.any()
         if task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
@@ -142,9 +145,6 @@ class TaskPredictor(DocumentModel):
         """The windows of some documents, all of which have a question or none of which has."""
         columns = self.task.documents(documents)
         return self.encode(columns["text"], columns.get("question"))
-
-    def collate(self, windows: list[dict[str, Any]]) -> Batch:
-        return self.task.collate(windows)
 
     def respond(self, batch: Batch) -> Tensor:
         if not self.words_only:
@@ -226,11 +226,11 @@ class DocumentEmbedder(DocumentModel):
             longest = min(longest, WINDOW) if overflow == "windows" else longest
         options: dict[str, Any] = {"overflow": overflow, "stride": stride, "whole": self.reads_words, "offsets": spans}
         self._encoder = cache(partial(DocumentEncoder, tokenizer, longest, **options))
-        super().__init__(self._encoder(prompt=settings.prompt(prompt_name)), **computing)
+        pad = partial(pad_windows, DataCollatorWithPadding(tokenizer), whole=self.reads_words)
+        super().__init__(self._encoder(prompt=settings.prompt(prompt_name)), pad, **computing)
         self.encoder: Any = reader.to(self.device).eval()
         self.vectors = vectors.to(self.device)
         self.width = vectors.width(int(reader.config.hidden_size))
-        self._pad = DataCollatorWithPadding(tokenizer)
 
     @property
     def reading(self) -> str:
@@ -248,9 +248,6 @@ class DocumentEmbedder(DocumentModel):
         """The windows of some documents, perhaps with another prompt."""
         encode = self.encode if prompt_name is None else self._encoder(prompt=self.settings.prompt(prompt_name))
         return encode([document.text for document in documents])
-
-    def collate(self, windows: list[dict[str, Any]]) -> Batch:
-        return pad_windows(self._pad, windows, whole=self.reads_words)
 
     def respond(self, batch: Batch) -> Tensor:
         whole = batch.pop("whole_ids", None)
@@ -274,9 +271,7 @@ class DocumentEmbedder(DocumentModel):
             vectors = document_means(values, {"document": piece, "length": windows["length"]})
             if self.normalize:
                 vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        ends = np.cumsum(vectors_of)
-        for number, end in enumerate(ends):
-            of_document = vectors[end - vectors_of[number] : end].astype(np.float32)
+        for number, of_document in enumerate(np.split(vectors.astype(np.float32), np.cumsum(vectors_of)[:-1])):
             answer = {"embedding": of_document if self.several else of_document[0]}
             if self.encode.offsets:
                 answer["spans"] = self._spans(windows, first[number], count[number], vectors_of[number])

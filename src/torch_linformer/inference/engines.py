@@ -34,17 +34,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What computes; it changes no answer but for roundings.
+    """What computes; it changes no answer but for roundings."""
 
-    Attributes:
-        name: ``local``, or ``ray``.
-        workers: processes of this machine, or workers of Ray.
-        ray_address: of a cluster of Ray; None starts one on this machine.
-    """
-
-    name: str = "local"
-    workers: int = 1
-    ray_address: str | None = None
+    name: str = "local"  # or "ray"
+    workers: int = 1  # processes of this machine, or workers of Ray
+    ray_address: str | None = None  # of a cluster of Ray; None starts one on this machine
 
     def check(self, device: str, compiled: bool = False) -> None:
         """Raise ``InputError`` where it cannot be as it is asked for, perhaps with a compiled model."""

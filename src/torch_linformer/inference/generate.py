@@ -21,23 +21,16 @@ COOLEST = 0.001  # above 0: scores divided by less would leave the range of floa
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """How the next token is chosen.
+    """How the next token is chosen."""
 
-    Attributes:
-        max_new_tokens: tokens at most, if the end token does not come first.
-        temperature: divides the scores that tokens are drawn by, 1 by default; 0 takes the likeliest.
-        top_k: draw only from this number of likeliest tokens.
-        top_p: draw only from the likeliest tokens that together have this share of the probability.
-        num_beams: above 1, search for the likeliest text with this number of beams, and draw nothing.
-        seed: of the draws; None for different draws each time.
-    """
-
-    max_new_tokens: int = 200
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    num_beams: int = 1
-    seed: int | None = None
+    max_new_tokens: int = 200  # at most, if the end token does not come first
+    temperature: float | None = (
+        None  # divides the scores that tokens are drawn by; None is 1, and 0 takes the likeliest
+    )
+    top_k: int | None = None  # draw only from this number of likeliest tokens
+    top_p: float | None = None  # draw only from the likeliest tokens that together have this share of the probability
+    num_beams: int = 1  # above 1, search for the likeliest text with this number of beams, and draw nothing
+    seed: int | None = None  # of the draws; None for different draws each time
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "top_k", "num_beams"):

@@ -38,44 +38,26 @@ from torch_linformer.serving.queues import MAX_CHARS_PER_TOKEN, Batcher, Prepare
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a client may send; more is refused.
+    """What a client may send; more is refused."""
 
-    Attributes:
-        max_body: bytes of a request's body.
-        max_tokens: tokens of all texts of a request.
-        max_queue: requests that have begun and are not answered.
-        body_seconds: how long a body may take to come.
-        truncate: whether a text longer than the model reads is cut where the request does not say.
-        api_key: what clients must send as ``Authorization: Bearer``; None lets everybody in.
-    """
-
-    max_body: int = 8_000_000
-    max_tokens: int = 131_072
-    max_queue: int = 256
-    body_seconds: float = 30.0
-    truncate: bool = False
-    api_key: str | None = None
+    max_body: int = 8_000_000  # bytes of a request's body
+    max_tokens: int = 131_072  # of all texts of a request
+    max_queue: int = 256  # requests that have begun and are not answered
+    body_seconds: float = 30.0  # how long a body may take to come
+    truncate: bool = False  # whether a text longer than the model reads is cut where the request does not say
+    api_key: str | None = None  # what clients must send as ``Authorization: Bearer``; None lets everybody in
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that is loaded once for all that it does.
+    """A model that is loaded once for all that it does."""
 
-    Attributes:
-        name: what clients call it.
-        tokenizer: of the model.
-        embedder: makes vectors, with any model.
-        predictor: predicts what the model's task is; None without such a task, and
-        no_prediction: says why.
-        paths: where it can be asked.
-    """
-
-    name: str
+    name: str  # what clients call it
     tokenizer: PreTrainedTokenizerFast
-    embedder: DocumentEmbedder
-    predictor: TaskPredictor | None
-    no_prediction: str
-    paths: list[str]
+    embedder: DocumentEmbedder  # makes vectors, with any model
+    predictor: TaskPredictor | None  # None without a prediction task
+    no_prediction: str  # why not
+    paths: list[str]  # where it can be asked
 
     @property
     def asks(self) -> bool:
@@ -124,13 +106,7 @@ def load_served(folder: str, *, name: str | None = None, **options: Any) -> Serv
 
 
 class Answerer:
-    """Tokenizes the texts of a request, has them computed, and puts the answer together.
-
-    Args:
-        model: what answers.
-        batcher: computes for it.
-        limits: of each request.
-    """
+    """Tokenizes the texts of a request, has them computed, and puts the answer together."""
 
     def __init__(self, model: ServedModel, batcher: Batcher, limits: Limits) -> None:
         self.model, self.batcher, self.limits = model, batcher, limits

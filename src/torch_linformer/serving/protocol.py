@@ -30,14 +30,9 @@ class ClientGoneError(Exception):
 
 
 class Refusal(Exception):
-    """Why a request gets no answer.
+    """Why a request gets no answer, in one line, and in a short name for programs.
 
-    Args:
-        status: of the HTTP response.
-        message: one line: what was expected, what came, and the remedy.
-        code: a short name of the reason, for programs.
-        param: the field of the request that is wrong, if it is one.
-        allow: the methods that the path has, of a request by another.
+    ``param`` is the field of the request that is wrong, ``allow`` the methods of the path, where it is one of these.
     """
 
     def __init__(
@@ -96,27 +91,16 @@ def _json(content: Any, depth: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A request that is well formed.
-
-    Attributes:
-        texts: one or more, none of them empty; none where they came as
-        token_ids: none of them empty.
-        ids: what the client calls each of them, if anything; each answer has its own.
-        truncate: whether longer texts are cut; None leaves it to the server.
-        as_base64: whether vectors are wanted as bytes in base64, little-endian float32.
-        dimensions: of a vector, the first ones, if not all are asked for.
-        question: asked of every text.
-        prompt_name: which of the model's prompts stands before every text; None leaves it to the model.
-    """
+    """A request that is well formed: one text or more, none of them empty, as texts or as ids of tokens."""
 
     texts: tuple[str, ...] = ()
     token_ids: tuple[list[int], ...] = ()
-    ids: tuple[str, ...] | None = None
-    truncate: bool | None = None
-    as_base64: bool = False
-    dimensions: int | None = None
-    question: str | None = None
-    prompt_name: str | None = None
+    ids: tuple[str, ...] | None = None  # what the client calls each of them; each answer has its own
+    truncate: bool | None = None  # whether longer texts are cut; None leaves it to the server
+    as_base64: bool = False  # vectors as bytes, little-endian float32
+    dimensions: int | None = None  # the first ones of a vector, if not all are asked for
+    question: str | None = None  # asked of every text
+    prompt_name: str | None = None  # which of the model's prompts stands before every text; None leaves it to the model
 
 
 def read_request(body: bytes, path: str, served: str) -> Asked:

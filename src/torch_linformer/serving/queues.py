@@ -38,24 +38,16 @@ class Tokenizing:
     ) -> tuple[list[Document], Windows]:
         """The documents without what is not read of them, and their windows.
 
-        A document of which `MAX_CHARS_PER_TOKEN` a token are not enough counts as one of a token more than it may have.
-
-        Args:
-            encode: reads the texts, for
-            prepare: makes windows of some documents.
-            documents: of one request, with the same question if any.
-            max_tokens: that a request may have, where all of a text is read.
-            check: is given the windows of each turn, and raises where they are too many.
+        The documents are of one request, with the same question if any, which may have ``max_tokens`` where all of a
+        text is read; ``check`` is given the windows of each turn, and raises where they are too many. A document of
+        which `MAX_CHARS_PER_TOKEN` a token are not enough counts as one of a token more than it may have.
         """
         cuts = encode.overflow == "cut" and not encode.whole
         tokens = encode.max_length if cuts else max_tokens
         question = documents[0].question
         if question is not None:
             question, _ = await self._beginning(encode, question, encode.max_length)
-        read: list[Document] = []
-        turn: list[Document] = []
-        unread: set[int] = set()
-        parts: list[Windows] = []
+        read, turn, unread, parts = list[Document](), list[Document](), set[int](), list[Windows]()
         characters = 0
         for number, document in enumerate(documents):
             text, decided = await self._beginning(encode, document.text, tokens)

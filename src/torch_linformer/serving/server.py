@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -15,11 +16,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from torch_linformer.errors import InputError
 from torch_linformer.serving.application import Application
-
-try:
-    import resource
-except ImportError:  # Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 BACKLOG = 2048  # connections that wait until they are taken,
 TAKEN = 4  # so many in one turn of the event loop,
@@ -55,8 +51,6 @@ def address(bound: socket.socket) -> str:
 
 def connections_at_most(connections: int) -> int:
     """So many, or fewer where the process may not open so many files."""
-    if resource is None:
-        return connections
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = files - len(os.listdir("/dev/fd")) - SPARE
     if most < 1:
