@@ -160,19 +160,14 @@ class TaskPredictor(DocumentModel):
 class DocumentEmbedder(DocumentModel):
     """Vectors of documents, by any encoder.
 
-    The vector is what the encoder's last hidden states pool to, as the folder of sentence-transformers or the
-    configuration says, divided by its length if it is to be normalized. Where the folder says so, its words are a part
-    of it, those of the whole document where it is cut. That of a document of several windows is their mean, each
-    weighted by its tokens, before it is normalized. A model may make several vectors of a document; it reads one window
-    of it.
-
-    An encoder of transformers that is not linear reads documents in windows, which it was made for: the vectors are
-    exactly its own.
+    A vector is what the encoder's last hidden states pool to, as the folder says, divided by its length if it is to be
+    normalized; its words may be a part of it, those of the whole document where it is cut. That of a document of
+    several windows is their mean, each weighted by its tokens, before it is normalized. A model may make several
+    vectors of a document; it reads one window of it. An encoder of transformers that is not linear reads documents in
+    windows, which it was made for: the vectors are exactly its own.
 
     Args:
-        folder: where the model lies, which says how it reads texts and makes vectors.
-        model: with or without a head; of an encoder-decoder its encoder.
-        tokenizer: of the model.
+        folder: of the model, with or without a head, and its tokenizer; of an encoder-decoder its encoder reads.
         prompt_name: one of the folder's prompts, for documents whose prompt is not named; its default one if None.
         overflow: how long documents are read, see `DocumentEncoder`, as for
         stride. If None, in windows by an encoder that is not linear, which lie side by side, and where several vectors

@@ -42,14 +42,8 @@ Endpoint = Callable[..., Awaitable[Response]]
 class Application:
     """Answers requests for one model; every one of them is counted with what became of it.
 
-    Args:
-        model: what is served.
-        limits: of each request.
-        on_failure: called with each error that is not a client's.
-
-    Attributes:
-        asgi: what an HTTP server calls.
-        batcher: must run beside it.
+    ``on_failure`` is called with each error that is not a client's. An HTTP server calls ``asgi``; ``batcher`` must run
+    beside it.
     """
 
     def __init__(self, model: ServedModel, limits: Limits, on_failure: Callable[[BaseException], object]) -> None:
@@ -194,14 +188,9 @@ class Application:
 
 
 class Counters:
-    """Counts of one server; nothing is shared with other registries of the process.
+    """Counts of one server, in a registry of its own: every request once, by its path and the status of its answer.
 
-    Every request is counted once in ``requests``, by its path and the status of its answer. The status 499 stands for a
-    client that closed its connection before its answer came.
-
-    Args:
-        open_requests: tells how many requests for the model have begun and not ended.
-        waiting: tells how many windows wait.
+    The status 499 stands for a client that closed its connection before its answer came.
     """
 
     def __init__(self, *, open_requests: Callable[[], int], waiting: Callable[[], int]) -> None:

@@ -108,11 +108,9 @@ class Batcher:
     at a time. The window that is due first goes next, and with it others for the same reader that are due soon and
     nearly as long, because a batch is padded to its longest window.
 
-    Args:
-        batch_size: windows of a batch at most.
-        batch_tokens: tokens of a batch at most, unless one window has more: what a short request may have to wait for.
-        on_batch: called with the windows and the real tokens of each batch before it is computed.
-        on_failure: called with the error of a batch that failed; all of its windows get a `BatchError`.
+    A batch has ``batch_size`` windows and ``batch_tokens`` tokens at most, unless one window has more; ``on_batch`` is
+    called with how many of both before it is computed, ``on_failure`` with its error where it fails: all of its windows
+    get a `BatchError` then.
     """
 
     def __init__(
