@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference import Predictor, on_ray, output_parts
+from torch_linformer.inference import Predictor, output_parts
 from torch_linformer.inference.answer_files import PredictSettings, answer_files
 from torch_linformer.inference.engines import Engine
 from torch_linformer.models import LinformerForQuestionAnswering
@@ -54,11 +54,12 @@ def records_of(folder):
 
 def actors():
     """The processes that have a model."""
-    return [child for child in psutil.Process().children(recursive=True) if "MapWorker" in " ".join(child.cmdline())]
+    return [
+        child for child in psutil.Process().children(recursive=True) if "ray::Predictor" in " ".join(child.cmdline())
+    ]
 
 
 def test_a_killed_worker_changes_no_row(cluster, settings, tmp_path, monkeypatch, two_threads):
-    monkeypatch.setattr(on_ray, "BLOCK_BYTES", 2_000)  # some twenty documents
     monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)
     torch.set_num_threads(1)  # two would wait for each other
     said = {"one": answer_files(settings, tmp_path / "one", max_errors=2, **SAME)}

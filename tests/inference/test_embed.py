@@ -10,9 +10,7 @@ from pyarrow import parquet
 
 from torch_linformer.data import windows
 from torch_linformer.errors import InputError
-from torch_linformer.inference import document_model, output_parts
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
-from torch_linformer.inference.answer_formats import VECTORS
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.load import load_model, load_tokenizer
 
@@ -30,10 +28,9 @@ def texts(tmp_path_factory):
 def vectors(texts, tmp_path):
     """A function: the vectors of the texts by a model folder, as an array, and what the command says."""
 
-    def call(folder, name="out.npy", resume=False, on_document=lambda number: None, **options):
+    def call(folder, name="out.npy", **options):
         settings = EmbedSettings(model=str(folder), files=(texts,), precision="fp32", **options)
-        run = {"resume": resume, "device": "cpu", "batch_size": 4, "on_document": on_document}
-        said = answer_files(settings, tmp_path / name, **run)
+        said = answer_files(settings, tmp_path / name, device="cpu", batch_size=4)
         return np.load(tmp_path / name) if name.endswith("npy") else parquet.read_table(tmp_path / name), said
 
     return call
@@ -96,31 +93,6 @@ def test_a_parquet_file_says_where_each_document_is(classifier_run, vectors, tex
     assert [tokens > 24 for tokens in table["tokens"].to_pylist()] == table["cut"].to_pylist()
 
 
-def test_an_interrupted_run_goes_on(classifier_run, vectors, tmp_path, monkeypatch):
-    monkeypatch.setattr(document_model, "BATCHES_AHEAD", 1)
-    monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every batch
-    whole, _ = vectors(classifier_run.folder, "whole.npy")
-    done = []
-
-    def seventh(number):
-        done.append(number)
-        if len(done) == 7:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        vectors(classifier_run.folder, on_document=seventh)
-    assert not (tmp_path / "out.npy").exists()
-    with pytest.raises(InputError, match=r"a run was interrupted; add --resume to go on, or remove .*out\.npy\.parts"):
-        vectors(classifier_run.folder)
-    with pytest.raises(InputError, match=r"is another \(--overflow cut there, windows here\); remove "):
-        vectors(classifier_run.folder, resume=True, overflow="windows")
-    resumed, sentence = vectors(classifier_run.folder, resume=True, on_document=seventh)
-    np.testing.assert_array_equal(resumed, whole)
-    assert sentence == "15 documents embedded, 3 cut at 24 tokens"
-    assert done == [*range(1, 8), *range(5, 16)]  # the fifth to the seventh twice: their batch was in no part
-    assert not list(tmp_path.glob(".*"))
-
-
 def test_what_cannot_be_done_is_said_before_the_work(classifier_run, vectors, tmp_path):
     with pytest.raises(InputError, match=r"out\.txt: the name must end with \.parquet or \.npy, or have"):
         vectors(classifier_run.folder, "out.txt")
@@ -142,13 +114,6 @@ def test_a_row_without_text_has_a_row_of_nan(classifier_run, tmp_path):
     assert np.isnan(vectors).all(axis=1).tolist() == np.isnan(vectors).any(axis=1).tolist() == [False, True, False]
     assert rows["id"].to_pylist() == ["k0", "k1", "k2"] and rows["tokens"].to_pylist()[1] == 0
     assert said == "3 documents embedded, 1 without text, whose vectors are NaN"
-
-
-def test_vectors_that_come_as_lists_are_written_in_float32(tmp_path):
-    """As from Ray."""
-    answer = {"document": "a", "embedding": [0.1, 0.2], "tokens": 3, "cut": False}
-    VECTORS.write([answer], tmp_path / "v.parquet")
-    assert parquet.read_schema(tmp_path / "v.parquet").field("embedding").type.value_type == pyarrow.float32()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import importlib.util
-import json
 import os
 import shutil
 
@@ -90,15 +89,13 @@ def refusal(*arguments):
     return str(raised.value)
 
 
-def test_an_unknown_format(classifier_run, tmp_path):
-    message = "--format must be one of onnx, torch, got 'tflite'"
-    assert refusal(str(classifier_run.folder), tmp_path / "out", "tflite") == message
-
-
-def test_onnx_without_its_packages(classifier_run, tmp_path, monkeypatch):
+def test_what_cannot_be_written(classifier_run, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else name)
-    message = '--format onnx needs onnxruntime: pip install "torch-linformer[onnx]"'
-    assert refusal(str(classifier_run.folder), tmp_path / "out", "onnx") == message
+    for format, message in (
+        ("tflite", "--format must be one of onnx, torch, got 'tflite'"),
+        ("onnx", '--format onnx needs onnxruntime: pip install "torch-linformer[onnx]"'),
+    ):
+        assert refusal(str(classifier_run.folder), tmp_path / "out", format) == message
     assert not os.listdir(tmp_path)
 
 
@@ -133,14 +130,11 @@ def test_nan_is_no_agreement(classifier_run, tmp_path):
     assert os.listdir(tmp_path) == ["broken"]
 
 
-def test_the_longest_and_the_shortest_are_compared(classifier_run):
-    model = load_model(str(classifier_run.folder))
-    longest = json.loads((classifier_run.folder / "config.json").read_text())["max_position_embeddings"]
-    assert {(1, 1), (3, longest)} <= set(export._shapes(model))
-
-
-def test_both_types_of_tokens_are_compared(classifier_run):
+def test_what_is_compared(classifier_run):
+    """The longest and the shortest input, and both types of tokens."""
     config = AutoConfig.from_pretrained(classifier_run.folder)
     config.type_vocab_size = 2
-    scores = export.Scores(LinformerForQuestionAnswering(config), DocumentVectors("mean"))
-    assert [set(tensor.unique().tolist()) for tensor in export._batch(scores, 3, 24)[1:]] == [{0, 1}, {0, 1}]
+    model = LinformerForQuestionAnswering(config)
+    assert {(1, 1), (3, config.max_position_embeddings)} <= set(export._shapes(model))
+    batch = export._batch(export.Scores(model, DocumentVectors("mean")), 3, 24)
+    assert [set(tensor.unique().tolist()) for tensor in batch[1:]] == [{0, 1}, {0, 1}]

@@ -27,13 +27,28 @@ def given(tmp_path, weather, monkeypatch):
 
 @pytest.fixture
 def predict(classifier_run, given, tmp_path):
-    """A function: predict the folder's documents, 16 at once, into a folder unless told; what the command says."""
+    """A function: predict or embed the folder's documents, 16 at once, into a folder unless told; what it says."""
 
-    def call(output="labels", files=None, *, batch_size=1, precision="fp32", model=classifier_run.folder, **options):
-        settings = PredictSettings(model=str(model), files=files or (str(given),), precision=precision)
-        return answer_files(settings, tmp_path / output, device="cpu", batch_size=batch_size, **options)
+    def call(output="labels", files=None, *, precision="fp32", model=classifier_run.folder, overflow=None, **options):
+        embeds = output.endswith((".npy", ".parquet")) or output == "vectors"
+        settings = (EmbedSettings if embeds else PredictSettings)(
+            model=str(model), files=files or (str(given),), precision=precision, overflow=overflow
+        )
+        return answer_files(settings, tmp_path / output, **{"device": "cpu", "batch_size": 1, **options})
 
     return call
+
+
+def stop_at(number, done=None):
+    """A function: an interruption at this document, the first time."""
+    done = [] if done is None else done
+
+    def stop(at):
+        done.append(at)
+        if done.count(number) == 1 and at == number:
+            raise KeyboardInterrupt
+
+    return stop
 
 
 def lines_of(folder):
@@ -65,22 +80,20 @@ def test_a_folder_keeps_the_parts(predict, given, tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "labels").iterdir()}
 
 
-def test_vectors_stay_in_files_of_parquet(classifier_run, given, tmp_path):
-    settings = EmbedSettings(model=str(classifier_run.folder), files=(str(given),), precision="fp32")
+def test_vectors_stay_in_files_of_parquet(predict, tmp_path):
     for name in ("vectors", "whole.parquet"):
-        answer_files(settings, tmp_path / name, device="cpu", batch_size=4)
-    assert parquet.read_table(tmp_path / "vectors").equals(parquet.read_table(tmp_path / "whole.parquet"))
+        predict(name)
+    whole = parquet.read_table(tmp_path / "whole.parquet")
+    assert parquet.read_table(tmp_path / "vectors").equals(whole)
+    (tmp_path / "vectors" / "part-00001.parquet").unlink()
+    predict("vectors", resume=True)
+    assert parquet.read_table(tmp_path / "vectors").equals(whole)
 
 
 def test_what_a_killed_process_leaves_is_done_again(predict, tmp_path):
     """A part that is whole and in no manifest, half of a part, half of a manifest: as `kill -9` may leave them."""
-
-    def stop(number):
-        if number == 31:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        predict(on_document=stop)
+        predict(on_document=stop_at(31))
     folder = tmp_path / "labels"
     manifest, before = lines_of(folder)
     assert not manifest["finished"] and 0 < len(before) < 31
@@ -96,10 +109,24 @@ def test_what_a_killed_process_leaves_is_done_again(predict, tmp_path):
     assert {path.name for path in folder.iterdir()} == names
 
 
-def test_a_changed_input_is_another(predict, given, tmp_path):
-    def stop(number):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("name", ["out.jsonl", "out.npy"])
+def test_an_interrupted_file_goes_on(predict, tmp_path, name):
+    """It appears when it is whole; until then its parts lie in a hidden folder beside it."""
+    said, done = predict(f"whole-{name}"), []
+    with pytest.raises(KeyboardInterrupt):
+        predict(name, on_document=stop_at(20, done))
+    assert not (tmp_path / name).exists()
+    with pytest.raises(InputError, match=rf"a run was interrupted; add --resume to go on, or remove .*{name}\.parts"):
+        predict(name)
+    with pytest.raises(InputError, match=r"is another \(--overflow cut there, windows here\); remove "):
+        predict(name, resume=True, overflow="windows")
+    assert predict(name, resume=True, on_document=stop_at(20, done)) == said
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
+    assert done == [*range(1, 21), *range(17, 61)]  # the second group was in no part
+    assert not list(tmp_path.glob(".*"))
 
+
+def test_a_changed_input_is_another(predict, given, tmp_path):
     predict("labels", files=(str(given / "0.jsonl"),))
     with (given / "0.jsonl").open("a") as file:
         file.write('{"text": "more"}\n')
@@ -147,14 +174,9 @@ def texts_of(folder):
 @pytest.mark.parametrize("stop", [20, 50])
 def test_an_interrupted_run_gives_the_rows_of_another_bit_for_bit(predict, tmp_path, stop):
     """In bfloat16, where a batch of other documents gives other numbers."""
-
-    def interrupt(number):
-        if number == stop:
-            raise KeyboardInterrupt
-
     half = {"batch_size": 3, "precision": "bf16"}  # groups of 48
     with pytest.raises(KeyboardInterrupt):
-        predict(on_document=interrupt, **half)
+        predict(on_document=stop_at(stop), **half)
     predict(resume=True, **half)
     predict("whole", **half)
     assert texts_of(tmp_path / "labels") == texts_of(tmp_path / "whole")
@@ -170,12 +192,8 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("finished", [True, False])
 def test_damaged_parts_are_made_anew(predict, tmp_path, damage, finished):
-    def interrupt(number):
-        if number == 50 and not finished:
-            raise KeyboardInterrupt
-
     with nullcontext() if finished else pytest.raises(KeyboardInterrupt):
-        predict(on_document=interrupt)
+        predict(on_document=stop_at(None if finished else 50))
     predict("whole")
     break_part, state = DAMAGES[damage]
     for number in (0, 2):
@@ -189,15 +207,6 @@ def test_damaged_parts_are_made_anew(predict, tmp_path, damage, finished):
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "labels").iterdir()}
     assert predict(resume=True) == said
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "labels").iterdir()}
-
-
-def test_damaged_parts_of_vectors_are_made_anew(classifier_run, given, tmp_path):
-    settings = EmbedSettings(model=str(classifier_run.folder), files=(str(given),), precision="fp32")
-    answer_files(settings, tmp_path / "vectors", device="cpu", batch_size=1)
-    whole = parquet.read_table(tmp_path / "vectors")
-    (tmp_path / "vectors" / "part-00001.parquet").unlink()
-    answer_files(settings, tmp_path / "vectors", device="cpu", batch_size=1, resume=True)
-    assert parquet.read_table(tmp_path / "vectors").equals(whole)
 
 
 def test_an_edited_manifest_is_refused(predict, tmp_path):

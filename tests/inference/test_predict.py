@@ -1,5 +1,3 @@
-import dataclasses
-import json
 import os
 
 import pytest
@@ -7,7 +5,7 @@ import torch
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference import document_model, output_parts
+from torch_linformer.inference import document_model
 from torch_linformer.inference.answer_files import PredictSettings, answer_files
 from torch_linformer.inference.document_model import BATCHES_AHEAD, TaskPredictor
 from torch_linformer.opening.load import load_model, load_tokenizer
@@ -130,44 +128,17 @@ def test_windows_read_what_a_cut_leaves_out(classifier_run):
     assert found["cut"]["tokens"] == found["windows"]["tokens"]
 
 
-def test_an_interrupted_run_goes_on(classifier_run, tmp_path, texts, monkeypatch, write_csv):
-    given = write_csv(tmp_path / "given.csv", [(document.text, "") for document in texts], ("text", "note"))
-    settings = PredictSettings(model=str(classifier_run.folder), files=(given,), text_column="text")
-    output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
-    answer_files(settings, whole, device="cpu", batch_size=2)
-    assert len(whole.read_text().splitlines()) == len(texts)
-
-    monkeypatch.setattr(document_model, "BATCHES_AHEAD", 1)
-    monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every batch
-    done = []
-
-    def third(number):
-        done.append(number)
-        if len(done) == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        answer_files(settings, output, device="cpu", batch_size=2, on_document=third)
-    assert not output.exists()
-    with pytest.raises(
-        InputError, match=r"a run was interrupted; add --resume to go on, or remove .*out\.jsonl\.parts"
-    ):
-        answer_files(settings, output, device="cpu", batch_size=2)
-    with pytest.raises(InputError, match=r"is another \(--overflow cut there, windows here\); remove "):
-        other = dataclasses.replace(settings, overflow="windows")
-        answer_files(other, output, resume=True, device="cpu", batch_size=2)
-    said = answer_files(settings, output, resume=True, device="cpu", batch_size=2, on_document=third)
-    assert said.startswith(f"{len(texts)} documents read")
-    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in (output, whole)]
-    assert [line["document"] for line in lines[0]] == [line["document"] for line in lines[1]]
-    assert [line["label"] for line in lines[0]] == [line["label"] for line in lines[1]]
-    assert done == [1, 2, 3, *range(3, len(texts) + 1)]  # the third, twice: it was in no part
-    assert not list(tmp_path.glob(".*"))
-
-
 def test_going_on_needs_a_file(classifier_run, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     settings = PredictSettings(model=str(classifier_run.folder), files=("-",))
     for output in (None, tmp_path / "pipe"):
         with pytest.raises(InputError, match="--resume goes on with a file: name it with --output"):
             answer_files(settings, output, resume=True)
+
+
+def test_a_name_that_says_another_format_is_refused(classifier_run, tmp_path):
+    settings = PredictSettings(model=str(classifier_run.folder), files=("-",))
+    with pytest.raises(
+        InputError, match=r"--output .*p\.csv: the name must end with \.jsonl or \.ndjson or \.json, or"
+    ):
+        answer_files(settings, tmp_path / "p.csv")

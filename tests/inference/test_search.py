@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from pyarrow import feather
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
@@ -181,7 +181,7 @@ def test_only_what_is_new_is_read_again(open_, table, tmp_path, plain_encoder):
     assert after.ids == list(changed) and scores(after) == scores(whole) == scores(open_(first.folder)[0])
     renamed, _, read = open_(documents=table({f"{name}2": text for name, text in changed.items()}))
     assert read == 0 and renamed.ids == [f"{name}2" for name in changed] == open_(first.folder)[0].ids
-    assert len([*first.folder.iterdir()]) == 3  # no file of earlier collections
+    assert len([*first.folder.iterdir()]) == 2  # no file of earlier collections
 
 
 def test_another_model_and_other_options_read_all_anew(open_, table, plain_encoder, tmp_path):
@@ -228,10 +228,9 @@ def test_an_interrupted_reading_goes_on(open_, table, tmp_path, plain_encoder, m
         assert read == 6 - done and scores(searcher) == scores(Searcher(plain_encoder, TEXTS, **SAME))
 
 
-@pytest.mark.parametrize("what", ["arrays", "documents"])
-def test_damage_is_told(open_, table, what):
+def test_damage_is_told(open_, table):
     folder = open_(documents=table(TEXTS))[0].folder
-    (file,) = folder.glob(f"{what}-*")
+    (file,) = folder.glob("*.arrow")
     content = file.read_bytes()
     file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     for documents in (None, table(TEXTS)):
@@ -280,10 +279,11 @@ def test_pieces_of_one_pass_know_where_they_are(linear_folder, tmp_path):
     write_sentence_modules(config, folder, DocumentVectors("mean", pieces=PieceVectors(24, 3)))
     text = " ".join(f"word{number}" for number in range(13))  # 80 bytes, two vectors
     searcher = Searcher(folder, [text, "mud", "long " * 40], output=tmp_path / "out", **SAME)
-    arrays = load_file(next((tmp_path / "out").glob("arrays-*")))
-    assert arrays["vectors_each"].tolist() == [2, 1, 2]
+    assert np.bincount(searcher.owners).tolist() == [2, 1, 2]
     # Of 82 tokens, the first of which is a mark; and of the first 94 bytes of the last text.
-    assert arrays["spans"].tolist() == [[0, 40], [40, 80], [0, 3], [0, 47], [47, 94]]
+    (file,) = (tmp_path / "out").glob("*.arrow")
+    spans = [[0, 40], [40, 80]], [[0, 3]], [[0, 47], [47, 94]]
+    assert feather.read_table(str(file))["spans"].to_pylist() == [*spans]
     assert searcher.search(["mud"])[0][0].id == "1"
     with pytest.raises(InputError, match="--vectors: this model makes the vectors of a document itself"):
         Searcher(folder, [text], vectors=2, **SAME)
@@ -293,4 +293,4 @@ def test_a_linear_encoder_reads_windows_of_its_own_length(linear_folder):
     said = []
     searcher = Searcher(linear_folder(), ["sand " * 50, "mud"], say=said.append, **SAME)
     assert said[0].endswith("reads a document in windows of 96 tokens and makes a vector of each")
-    assert searcher._collection.arrays["spans"].tolist() == [[0, 94], [94, 188], [188, 250], [0, 3]]
+    assert searcher._spans.tolist() == [[0, 94], [94, 188], [188, 250], [0, 3]]

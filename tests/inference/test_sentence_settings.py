@@ -12,7 +12,7 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference import Predictor
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
-from torch_linformer.inference.document_model import embedder_of
+from torch_linformer.inference.document_model import DocumentEmbedder
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerModel
@@ -60,7 +60,7 @@ def test_another_prompt_by_its_name(prompted_embedder, classifier_run, tmp_path)
 
 def test_windows_each_begin_with_the_prompt(prompted_embedder):
     folder, tokenizer = str(prompted_embedder), load_tokenizer(str(prompted_embedder))
-    embedder = embedder_of(folder, load_model(folder), tokenizer, overflow="windows", batch_size=4, **SAME)
+    embedder = DocumentEmbedder(folder, load_model(folder), tokenizer, overflow="windows", batch_size=4, **SAME)
     windows = embedder.prepare([Document("", "Wet mud " * 5)])["input_ids"]
     prompt = tokenizer("sea:").input_ids[:-1]
     assert len(windows) > 1 and all(len(ids) <= 16 and ids[: len(prompt)] == prompt for ids in windows)

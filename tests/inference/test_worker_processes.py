@@ -15,7 +15,7 @@ import torch
 
 from torch_linformer.errors import InputError
 from torch_linformer.inference import output_parts
-from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
+from torch_linformer.inference.answer_files import PredictSettings, answer_files
 from torch_linformer.inference.engines import Engine, in_processes
 
 NUMBER = 400
@@ -174,15 +174,12 @@ def test_workers_end_with_a_command_that_is_killed_while_they_start():
         ({"workers": 0}, "--workers must be 1 or more, got 0"),
         ({"name": "spark"}, "--engine must be one of local, ray, got 'spark'"),
         ({"ray_address": "auto"}, "--ray-address is for --engine ray"),
+        ({"workers": 2, "compile": True}, "--compile is for a single process: leave out --workers and --engine ray"),
+        ({"name": "ray", "compile": True}, "--compile is for a single process: leave out --workers and --engine ray"),
     ],
 )
 def test_an_engine_that_is_not_there_is_refused(settings, tmp_path, options, problem, two_threads):
+    compiled = options.pop("compile", False)
     with pytest.raises(InputError, match=f"^{problem}$"):
-        answer_files(settings, tmp_path / "out", engine=Engine(**options), **SAME)
+        answer_files(settings, tmp_path / "out", engine=Engine(**options), compile=compiled, **SAME)
     assert not (tmp_path / "out").exists()
-
-
-def test_ray_reads_no_standard_input(settings, tmp_path):
-    piped = EmbedSettings(model=settings.model, files=("-",))
-    with pytest.raises(InputError, match="--engine ray reads files, which its workers can open, and no standard input"):
-        answer_files(piped, tmp_path / "out", engine=Engine(name="ray"), **SAME)

@@ -1,5 +1,7 @@
 """What no client can bring about over HTTP with a sound model: the model itself fails."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,18 +11,25 @@ from transformers import AutoConfig, AutoTokenizer
 
 from torch_linformer.inference import Predictor
 from torch_linformer.models import LinformerForMaskedLM, LinformerForQuestionAnswering
-from torch_linformer.serving.answers import Limits, load_served
+from torch_linformer.serving.answers import Limits, ServedModel, load_served
 from torch_linformer.serving.application import Application
 
 
-def test_an_embedder_reads_texts_as_its_folder_says(prompted_embedder):
+@pytest.fixture
+def ask():
+    """A function: status and JSON of a request to a served folder."""
+
+    def call(folder, path, on_failure=print, **content):
+        served = folder if isinstance(folder, ServedModel) else load_served(str(folder), device="cpu", precision="fp32")
+        return post(Application(served, Limits(), on_failure), path, content)
+
+    return call
+
+
+def test_an_embedder_reads_texts_as_its_folder_says(prompted_embedder, ask):
     """After its default prompt, in lower case, up to its length: the vectors of ``linformer embed``."""
     folder, text, same = str(prompted_embedder), "Wet MUD", {"device": "cpu", "precision": "fp32"}
-    served = load_served(folder, **same)
-
-    def asked(**content):
-        return post(Application(served, Limits(), print), "/v1/embeddings", content)
-
+    asked = partial(ask, folder, "/v1/embeddings")
     for prompt_name, prompt in ((None, "sea:"), ("query", "ice?")):
         status, content = asked(input=text, prompt_name=prompt_name)
         vector = Predictor(folder, vectors=True, prompt_name=prompt_name, **same)({"text": [text]})["embedding"][0]
@@ -65,59 +74,46 @@ def test_an_error_of_the_model_is_told_once_and_not_to_the_client(model_copy):
     assert b"linformer_failed_batches_total 1.0" in application.counters.text()
 
 
-def test_a_question_is_asked_of_every_text(model_copy):
+def test_a_question_is_asked_of_every_text(model_copy, ask):
     config = AutoConfig.from_pretrained(model_copy)
     config.type_vocab_size = 2
     torch.manual_seed(0)
     LinformerForQuestionAnswering(config).save_pretrained(model_copy)
-    application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)
-    assert application.model.paths == ["/v1/embeddings", "/embed", "/predict"]
-    status, content = post(application, "/predict", {"input": ["wet mud", "the sea"], "question": "what?"})
-    assert status == 200
-    assert [(each["index"], each["question"], "answer" in each) for each in content["data"]] == [
-        (0, "what?", True),
-        (1, "what?", True),
-    ]
-    status, content = post(application, "/predict", {"input": "wet mud"})
-    assert (
-        status == 400 and content["error"]["message"] == "question is missing: this model answers one about each text"
-    )
+    served = load_served(str(model_copy), device="cpu")
+    assert served.paths == ["/v1/embeddings", "/embed", "/predict"]
+    status, content = ask(served, "/predict", input=["wet mud", "the sea"], question="what?")
+    records = [(each["index"], each["question"], "answer" in each) for each in content["data"]]
+    assert status == 200 and records == [(0, "what?", True), (1, "what?", True)]
+    status, content = ask(served, "/predict", input="wet mud")
+    assert status == 400 and content["error"]["message"].startswith("question is missing: this model answers one")
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/predict"])
-def test_answers_keep_the_ids_of_their_texts(classifier_run, path):
-    application = Application(load_served(str(classifier_run.folder), device="cpu"), Limits(), print)
-    _, content = post(application, path, {"input": ["wet mud", "the sea"], "ids": ["post 7", "post 9"]})
+def test_answers_keep_the_ids_of_their_texts(classifier_run, path, ask):
+    _, content = ask(classifier_run.folder, path, input=["wet mud", "the sea"], ids=["post 7", "post 9"])
     assert [(answer["index"], answer["id"]) for answer in content["data"]] == [(0, "post 7"), (1, "post 9")]
 
 
 @pytest.mark.parametrize("says", [{"matryoshka_dimensions": [16]}, {"is_matryoshka": True}, {}], ids=str)
-def test_vectors_are_cut_where_the_model_says_so(model_copy, says):
+def test_vectors_are_cut_where_the_model_says_so(model_copy, says, ask):
     config = AutoConfig.from_pretrained(model_copy)
-    for name, value in says.items():
-        setattr(config, name, value)
+    config.update(says)
     config.save_pretrained(model_copy)
-    served = load_served(str(model_copy), device="cpu")
-
-    def asked(path, content):
-        return post(Application(served, Limits(), print), path, content)
-
-    whole = asked("/v1/embeddings", {"input": "mud"})[1]["data"][0]["embedding"]
-    status, content = asked("/v1/embeddings", {"input": "mud", "dimensions": 16})
+    asked = partial(ask, load_served(str(model_copy), device="cpu"))
+    whole = asked("/v1/embeddings", input="mud")[1]["data"][0]["embedding"]
+    status, content = asked("/v1/embeddings", input="mud", dimensions=16)
     if not says:
         assert status == 400 and content["error"]["message"].endswith("dimensions, not 16; leave dimensions out")
         return
     cut = np.asarray(whole[:16])
     assert content["data"][0]["embedding"] == pytest.approx((cut / np.linalg.norm(cut)).tolist(), abs=1e-6)
-    assert asked("/embed", {"inputs": "mud", "dimensions": 16})[1] == [content["data"][0]["embedding"]]
-    assert asked("/embed", {"inputs": "mud", "dimensions": len(whole) + 1})[0] == 400
-    assert asked("/embed", {"inputs": "mud", "dimensions": 0})[0] == 400
+    assert asked("/embed", inputs="mud", dimensions=16)[1] == [content["data"][0]["embedding"]]
+    assert [asked("/embed", inputs="mud", dimensions=number)[0] for number in (len(whole) + 1, 0)] == [400, 400]
 
 
-def test_models_that_predict_nothing_say_so(model_copy):
+def test_models_that_predict_nothing_say_so(model_copy, ask):
     LinformerForMaskedLM(AutoConfig.from_pretrained(model_copy)).save_pretrained(model_copy)
-    application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)
-    assert application.model.paths == ["/v1/embeddings", "/embed"]
-    status, content = post(application, "/predict", {"input": "mud"})
+    status, content = ask(model_copy, "/predict", input="mud")
     assert status == 404 and "LinformerForMaskedLM predicts nothing of a document" in content["error"]["message"]
-    assert post(application, "/v1/embeddings", {"input": "mud"})[0] == 200
+    assert "this model has /v1/embeddings, /embed" in content["error"]["message"]
+    assert ask(model_copy, "/v1/embeddings", input="mud")[0] == 200

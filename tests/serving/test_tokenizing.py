@@ -73,7 +73,7 @@ def test_a_text_without_words_costs_what_may_be_read_of_it(kind, text, is_decide
     encode, tokens = Counted(make_tokenizer(kind), 24, **options), 100 if options else 24
     encode.characters = 0
     (document,), read = windows(encode, [text])
-    assert encode.characters <= 3 * queues.MAX_CHARACTERS * tokens
+    assert encode.characters <= 3 * queues.MAX_CHARS_PER_TOKEN * tokens
     assert text.startswith(document.text) and max(read["num_tokens"]) > tokens
     if is_decided and not options:
         assert read["input_ids"] == encode([text])["input_ids"]

@@ -15,7 +15,7 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
-from torch_linformer.inference.document_model import TaskPredictor, embedder_of
+from torch_linformer.inference.document_model import DocumentEmbedder, TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.models import LinformerConfig
@@ -372,7 +372,7 @@ def test_a_tokenizer_of_another_model_is_told(source_of, run_from, tmp_path):
 def test_vectors_are_those_of_the_encoder(source_of, run_from, tmp_path):
     run_from(tmp_path / "run", source_of("DistilBert", linear=True))
     model, tokenizer = load_model(str(tmp_path / "run")), load_tokenizer(str(tmp_path / "run"))
-    embedder = embedder_of(str(tmp_path / "run"), model, tokenizer, batch_size=2, **SAME)
+    embedder = DocumentEmbedder(str(tmp_path / "run"), model, tokenizer, batch_size=2, **SAME)
     texts = ["warm sand", "wet mud the of grey " * 9]
     vectors = [answer["embedding"] for answer in embedder.answers([Document(text, text) for text in texts])]
     for text, vector in zip(texts, vectors, strict=True):

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
     from torch_linformer.inference.answer_files import FilesSettings
 
-_READING = {  # by their names in FilesSettings
+_SHARED = {
     "id_column": (options.IdColumn, None),
     **options.READING,
     "overflow": (options.Overflow, None),
     "stride": (options.Stride, None),
     "precision": (options.Precision, "auto"),
-}
-_COMPUTING = {
     "batch_size": (options.BatchSize, 16),
     "device": (options.Device, "auto"),
     "compiled": (options.Compile, False),
@@ -37,7 +35,7 @@ _COMPUTING = {
 }
 
 
-@options.showing(_READING | _COMPUTING)
+@options.showing(_SHARED)
 def predict(
     model: options.Model,
     files: options.Files,
@@ -49,7 +47,9 @@ def predict(
         typer.Option(help="one label: none below this probability; several: those above it  [as trained]"),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="report only the N highest probabilities  [all]")] = None,
-    output: Annotated[Path | None, typer.Option(help="output file, or folder for parts  [standard output]")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="NAME.jsonl for the lines, or a folder for parts of them  [standard output]")
+    ] = None,
     **shared: Any,
 ) -> None:
     """Predict the answer of the model's task for documents.
@@ -62,20 +62,12 @@ def predict(
 
     if output is None:
         check_standard_output()
-    settings = PredictSettings(
-        model=model,
-        files=tuple(files),
-        question_column=question_column,
-        source_column=source_column,
-        question=question,
-        threshold=threshold,
-        top_k=top_k,
-        **{name: shared[name] for name in _READING},
-    )
-    _answer(settings, output, **{name: shared[name] for name in _COMPUTING})
+    own: dict[str, Any] = {"question_column": question_column, "source_column": source_column, "question": question}
+    own |= {"threshold": threshold, "top_k": top_k}
+    _answer(PredictSettings, output, model=model, files=tuple(files), **own, **shared)
 
 
-@options.showing(_READING | _COMPUTING)
+@options.showing(_SHARED)
 def embed(
     model: options.Encoder,
     files: options.Files,
@@ -98,18 +90,12 @@ def embed(
     check_model(model)
     from torch_linformer.inference.answer_files import EmbedSettings
 
-    settings = EmbedSettings(
-        model=model,
-        files=tuple(files),
-        normalize=normalize,
-        prompt_name=prompt_name,
-        **{name: shared[name] for name in _READING},
-    )
-    _answer(settings, output, **{name: shared[name] for name in _COMPUTING})
+    own: dict[str, Any] = {"normalize": normalize, "prompt_name": prompt_name}
+    _answer(EmbedSettings, output, model=model, files=tuple(files), **own, **shared)
 
 
 def _answer(
-    settings: "FilesSettings",
+    kind: "type[FilesSettings]",
     output: Path | None,
     *,
     compiled: bool,
@@ -117,8 +103,11 @@ def _answer(
     engine: str,
     workers: int,
     ray_address: str | None,
+    max_errors: int,
+    device: str,
+    batch_size: int,
     debug: bool,
-    **computing: Any,
+    **settings: Any,
 ) -> None:
     from rich.console import Console
 
@@ -129,14 +118,16 @@ def _answer(
     screen = Screen(Console(stderr=True))
     with saying_how_to_go_on(resume) if output else nullcontext(), _counting(screen.console) as show:
         sentence = answer_files(
-            settings,
+            kind(**settings),
             output,
             resume=resume,
+            max_errors=max_errors,
+            device=device,
+            batch_size=batch_size,
             engine=Engine(name=engine, workers=workers, ray_address=ray_address),
             compile=compiled,
             on_document=show,
             say=screen.say,
-            **computing,
         )
     screen.say(sentence)
 

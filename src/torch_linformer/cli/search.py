@@ -134,7 +134,7 @@ def _asked() -> Iterator[str]:
 def _show(queries: Sequence[str], hits: Sequence[Sequence["Hit"]], as_json: bool) -> None:
     from dataclasses import asdict
 
-    from torch_linformer.inference.answer_formats import json_line
+    from torch_linformer.inference.answer_files import json_line
     from torch_linformer.reporting.tables import printable
 
     for query, found in zip(queries, hits, strict=True):

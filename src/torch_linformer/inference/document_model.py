@@ -1,7 +1,7 @@
 """A trained model as a function of documents: their windows, batches of these, and an answer to each document."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, cast
 
@@ -17,15 +17,10 @@ from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration
 from torch_linformer.models.pieces import PieceVectors
-from torch_linformer.models.pooling import DocumentVectors, pool
-from torch_linformer.opening.devices import autocast
+from torch_linformer.models.pooling import pool
+from torch_linformer.opening.devices import autocast, resolve_device, resolve_precision
 from torch_linformer.opening.load import AnyModel, longest_input, read_length, reader_config, reading_options
-from torch_linformer.opening.sentence_transformers import (
-    AS_THEY_ARE,
-    SentenceSettings,
-    document_vectors,
-    sentence_settings,
-)
+from torch_linformer.opening.sentence_transformers import document_vectors, sentence_settings
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Batch, Task, pad_windows
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel
@@ -44,25 +39,29 @@ class DocumentModel(ABC):
     An answer is a record with the ``document``'s place, its ``id`` and ``question`` if it has any, what the model says
     of it, its number of ``tokens``, and ``cut``, whether some of them were not read.
 
-    Args:
-        encode: makes windows of texts.
-        device: where the model computes, and
-        precision: in what.
-        batch_size: windows computed at once.
+    ``encode`` makes windows of texts, of which ``batch_size`` are computed at once, as a padded batch by ``collate``.
     """
 
     record: Record = TEXT  # what is read of a row
+    several = False  # vectors of a document
+    width = 0  # numbers of a vector
 
-    def __init__(self, encode: DocumentEncoder, *, device: str, precision: str, batch_size: int) -> None:
-        self.encode, self.device, self.precision, self.batch_size = encode, device, precision, batch_size
+    def __init__(
+        self,
+        encode: DocumentEncoder,
+        collate: Callable[[list[dict[str, Any]]], Batch],
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        batch_size: int = 16,
+    ) -> None:
+        self.encode, self.collate, self.batch_size = encode, collate, batch_size
+        self.device = resolve_device(device)
+        self.precision = resolve_precision(precision, self.device)
 
     @abstractmethod
     def prepare(self, documents: Sequence[Document]) -> Windows:
         """The windows of some documents."""
-
-    @abstractmethod
-    def collate(self, windows: list[dict[str, Any]]) -> Batch:
-        """A padded batch."""
 
     @abstractmethod
     def respond(self, batch: Batch) -> Tensor:
@@ -80,10 +79,7 @@ class DocumentModel(ABC):
     def answer(
         self, documents: Sequence[Document], windows: Windows, values: Sequence[Any] | None = None
     ) -> Iterator[Answer]:
-        """An answer to each document, from the windows that :meth:`prepare` made of them.
-
-        ``values`` are what :meth:`read` gives of these windows, which are read here if None.
-        """
+        """An answer to each document, from its windows and what :meth:`read` gives of these, which are read if None."""
         values = self.read(windows) if values is None else values
         sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
         tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
@@ -109,15 +105,15 @@ class DocumentModel(ABC):
 
 
 class TaskPredictor(DocumentModel):
-    """What the task of a trained model predicts; it must be one that predicts something of a document.
+    """What the task of a trained model predicts of a document; options as of `DocumentEmbedder` and `Predictor`.
 
-    ``overflow`` (cut if None) and ``stride`` are those of `DocumentEncoder`. ``threshold`` and ``top_k`` are for models
-    that predict labels: see :class:`torch_linformer.inference.Predictor`.
+    Raises:
+        InputError: the task predicts nothing of a document, or no labels, which ``threshold`` and ``top_k`` are for.
     """
 
     def __init__(
         self,
-        model: AnyModel,
+        model: AnyModel | PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
         overflow: str | None = None,
@@ -126,30 +122,34 @@ class TaskPredictor(DocumentModel):
         top_k: int | None = None,
         **computing: Any,
     ) -> None:
-        self.task = predicting_task(model, tokenizer)
-        _choose_labels(self.task, threshold, top_k)
-        super().__init__(
-            self.task.encoder(read_length(model.config), overflow=overflow or "cut", stride=stride), **computing
-        )
-        self.model = cast(nn.Module, model).to(self.device).eval()
-        words = getattr(model, "lexical", None)
-        self.words_only = words is not None and not bool(cast(Any, model).classifier.weight.any())
-        if self.task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
-            self.record = self.task.record
+        self.task = task = task_of(model, tokenizer)
+        if type(task).describe is Task.describe:
+            raise InputError(f"{type(model).__name__} predicts nothing of a document: {task.instead}")
+        if threshold is not None and not 0 < threshold < 1:
+            raise InputError(f"--threshold must lie between 0 and 1, got {threshold:g}")
+        if top_k is not None and top_k < 1:
+            raise InputError(f"--top-k must be at least 1, got {top_k}")
+        if isinstance(task, Classification | MultiLabel):
+            task.threshold, task.top_k = task.threshold if threshold is None else threshold, top_k
+        elif threshold is not None or top_k is not None:
+            raise InputError("--threshold and --top-k are for models that predict labels, and this one does not")
+        length = read_length(cast(AnyModel, model).config)
+        super().__init__(task.encoder(length, overflow=overflow or "cut", stride=stride), task.collate, **computing)
+        self.model: Any = cast(nn.Module, model).to(self.device).eval()
+        self.words_only = getattr(model, "lexical", None) is not None and not cast(Any, model).classifier.weight.any()
+        if task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
+            self.record = task.record
 
     def prepare(self, documents: Sequence[Document]) -> Windows:
         """The windows of some documents, all of which have a question or none of which has."""
         columns = self.task.documents(documents)
         return self.encode(columns["text"], columns.get("question"))
 
-    def collate(self, windows: list[dict[str, Any]]) -> Batch:
-        return self.task.collate(windows)
-
     def respond(self, batch: Batch) -> Tensor:
         if not self.words_only:
             return self.task.respond(self.model, batch)
-        model: Any = self.model  # what its encoder would read counts for nothing
-        return self.task.reduce(model.lexical_logits(**batch) + model.classifier.bias, None)
+        # What the encoder would read counts for nothing.
+        return self.task.reduce(self.model.lexical_logits(**batch) + self.model.classifier.bias, None)
 
     def contents(self, documents: Sequence[Document], windows: Windows, values: Sequence[Any]) -> Iterator[Answer]:
         answers = self.task.answers(values, windows, self.task.documents(documents))
@@ -159,21 +159,15 @@ class TaskPredictor(DocumentModel):
 class DocumentEmbedder(DocumentModel):
     """Vectors of documents, by any encoder.
 
-    The vector is what the encoder's last hidden states pool to, as the folder of sentence-transformers or the
-    configuration says, divided by its length if it is to be normalized. Where the folder says so, its words are a part
-    of it, those of the whole document where it is cut. That of a document of several windows is their mean, each
-    weighted by its tokens, before it is normalized. A model may make several vectors of a document; it reads one window
-    of it.
-
-    An encoder of transformers that is not linear reads documents in windows, which it was made for: the vectors are
-    exactly its own.
+    A vector is what the encoder's last hidden states pool to, as the folder says, divided by its length if it is to be
+    normalized; its words may be a part of it, those of the whole document where it is cut. That of a document of
+    several windows is their mean, each weighted by its tokens, before it is normalized. A model may make several
+    vectors of a document; it reads one window of it. An encoder of transformers that is not linear reads documents in
+    windows, which it was made for: the vectors are exactly its own.
 
     Args:
-        model: with or without a head; of an encoder-decoder its encoder.
-        tokenizer: of the model.
-        vectors: what makes vectors of hidden states and words; by the configuration's pooling if None.
-        settings: how texts are read, as a folder of sentence-transformers says.
-        prompt_name: one of its prompts, for documents whose prompt is not named; its default one if None.
+        folder: of the model, with or without a head, and its tokenizer; of an encoder-decoder its encoder reads.
+        prompt_name: one of the folder's prompts, for documents whose prompt is not named; its default one if None.
         overflow: how long documents are read, see `DocumentEncoder`, as for
         stride. If None, in windows by an encoder that is not linear, which lie side by side, and where several vectors
             are wanted, unless they are pieces of one pass or have the words of a whole document; otherwise cut.
@@ -185,11 +179,10 @@ class DocumentEmbedder(DocumentModel):
 
     def __init__(
         self,
+        folder: str,
         model: AnyModel | PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        vectors: DocumentVectors | None = None,
-        settings: SentenceSettings = AS_THEY_ARE,
         prompt_name: str | None = None,
         overflow: str | None = None,
         stride: int | None = None,
@@ -199,7 +192,8 @@ class DocumentEmbedder(DocumentModel):
         **computing: Any,
     ) -> None:
         reader: Any = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
-        vectors = vectors or DocumentVectors(reader.config.pooling)
+        config: Any = model.config
+        vectors, settings = document_vectors(folder, reader_config(config)), sentence_settings(folder)
         self.reads_words = vectors.lexical is not None
         if not normalize and self.reads_words:
             raise InputError(
@@ -226,15 +220,11 @@ class DocumentEmbedder(DocumentModel):
             longest = min(longest, WINDOW) if overflow == "windows" else longest
         options: dict[str, Any] = {"overflow": overflow, "stride": stride, "whole": self.reads_words, "offsets": spans}
         self._encoder = cache(partial(DocumentEncoder, tokenizer, longest, **options))
-        super().__init__(self._encoder(prompt=settings.prompt(prompt_name)), **computing)
+        pad = partial(pad_windows, DataCollatorWithPadding(tokenizer), whole=self.reads_words)
+        super().__init__(self._encoder(prompt=settings.prompt(prompt_name)), pad, **computing)
         self.encoder: Any = reader.to(self.device).eval()
         self.vectors = vectors.to(self.device)
-        self._pad = DataCollatorWithPadding(tokenizer)
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector."""
-        return self.vectors.width(int(self.encoder.config.hidden_size))
+        self.width = vectors.width(int(reader.config.hidden_size))
 
     @property
     def reading(self) -> str:
@@ -252,9 +242,6 @@ class DocumentEmbedder(DocumentModel):
         """The windows of some documents, perhaps with another prompt."""
         encode = self.encode if prompt_name is None else self._encoder(prompt=self.settings.prompt(prompt_name))
         return encode([document.text for document in documents])
-
-    def collate(self, windows: list[dict[str, Any]]) -> Batch:
-        return pad_windows(self._pad, windows, whole=self.reads_words)
 
     def respond(self, batch: Batch) -> Tensor:
         whole = batch.pop("whole_ids", None)
@@ -278,9 +265,7 @@ class DocumentEmbedder(DocumentModel):
             vectors = document_means(values, {"document": piece, "length": windows["length"]})
             if self.normalize:
                 vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        ends = np.cumsum(vectors_of)
-        for number, end in enumerate(ends):
-            of_document = vectors[end - vectors_of[number] : end].astype(np.float32)
+        for number, of_document in enumerate(np.split(vectors.astype(np.float32), np.cumsum(vectors_of)[:-1])):
             answer = {"embedding": of_document if self.several else of_document[0]}
             if self.encode.offsets:
                 answer["spans"] = self._spans(windows, first[number], count[number], vectors_of[number])
@@ -304,23 +289,6 @@ class DocumentEmbedder(DocumentModel):
         )
 
 
-def embedder_of(
-    folder: str, model: AnyModel | PreTrainedModel, tokenizer: PreTrainedTokenizerFast, **options: Any
-) -> DocumentEmbedder:
-    """What makes the vectors of a model folder; ``options`` are those of :class:`DocumentEmbedder`."""
-    config: Any = model.config
-    vectors = document_vectors(folder, reader_config(config))
-    return DocumentEmbedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)
-
-
-def predicting_task(model: AnyModel | PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Task:
-    """The task of a model; an ``InputError`` where it predicts nothing of a document."""
-    task = task_of(model, tokenizer)
-    if type(task).describe is Task.describe:
-        raise InputError(f"{type(model).__name__} predicts nothing of a document: {task.instead}")
-    return task
-
-
 def identity(document: Document) -> Answer:
     """What an answer begins with: which document it is about."""
     names = {"document": document.where, "id": document.id, "question": document.question}
@@ -339,17 +307,3 @@ def in_groups(documents: Iterable[Document], batch_size: int) -> Iterator[list[D
             group, characters = [], 0
     if group:
         yield group
-
-
-def _choose_labels(task: Task, threshold: float | None, top_k: int | None) -> None:
-    """Let a task predict labels above a probability, and tell the highest probabilities."""
-    if threshold is None and top_k is None:
-        return
-    if not isinstance(task, Classification | MultiLabel):
-        raise InputError("--threshold and --top-k are for models that predict labels, and this one does not")
-    if threshold is not None and not 0 < threshold < 1:
-        raise InputError(f"--threshold must lie between 0 and 1, got {threshold:g}")
-    if top_k is not None and top_k < 1:
-        raise InputError(f"--top-k must be at least 1, got {top_k}")
-    task.threshold = task.threshold if threshold is None else threshold
-    task.top_k = top_k

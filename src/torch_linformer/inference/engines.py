@@ -1,52 +1,46 @@
-"""Where the answers to many documents are computed: in this process, in several, or in the workers of Ray Data."""
+"""Where the answers to many documents are computed: in this process, in several, or in workers of Ray."""
 
+import logging
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerContext, SpawnContext
-from multiprocessing.queues import Queue
-from typing import TypeVar
+from functools import cache, partial
+from itertools import cycle
+from typing import Any, TypeVar
 
 import torch
 
-from torch_linformer.data.reading.rows import ReadReport
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import Answer
-from torch_linformer.inference.input_documents import InputDocuments
-from torch_linformer.inference.on_ray import on_ray
-from torch_linformer.inference.output_parts import EVERYTHING, Gap
 from torch_linformer.inference.predictor import Predictor
-from torch_linformer.inference.worker import begin, computed
 from torch_linformer.opening.devices import resolve_device
 
 ENGINES = ("local", "ray")
 AHEAD = 2  # groups a worker: one to compute, one that waits
 
 Group = TypeVar("Group")
+Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What computes; it changes no answer but for roundings.
+    """What computes; it changes no answer but for roundings."""
 
-    Attributes:
-        name: ``local``, or ``ray`` for Ray Data.
-        workers: processes of this machine, or workers of Ray.
-        ray_address: of a cluster of Ray; None starts one on this machine.
-    """
+    name: str = "local"  # or "ray"
+    workers: int = 1  # processes of this machine, or workers of Ray
+    ray_address: str | None = None  # of a cluster of Ray; None starts one on this machine
 
-    name: str = "local"
-    workers: int = 1
-    ray_address: str | None = None
-
-    def check(self, files: Sequence[str], device: str, compiled: bool = False) -> None:
+    def check(self, device: str, compiled: bool = False) -> None:
         """Raise ``InputError`` where it cannot be as it is asked for, perhaps with a compiled model."""
         if self.name not in ENGINES:
             raise InputError(f"--engine must be one of {', '.join(ENGINES)}, got {self.name!r}")
@@ -56,84 +50,134 @@ class Engine:
             raise InputError("--compile is for a single process: leave out --workers and --engine ray")
         if self.ray_address is not None and self.name != "ray":
             raise InputError("--ray-address is for --engine ray")
-        if self.name == "ray" and "-" in files:
-            raise InputError("--engine ray reads files, which its workers can open, and no standard input")
         threads = torch.get_num_threads()
         if self.ray_address is None and self.workers > threads:
             raise InputError(f"--workers {self.workers} cannot share {threads} threads (OMP_NUM_THREADS): take fewer")
         if self.name == "local" and self.workers > 1 and resolve_device(device) != "cpu":
             raise InputError("--workers share the threads of a CPU: add --device cpu, or leave --workers out")
 
-    def answers(
-        self,
-        predictor: Predictor,
-        documents: InputDocuments,
-        report: ReadReport,
-        max_errors: int = 0,
-        gaps: Sequence[Gap] = EVERYTHING,
-    ) -> Iterator[list[Answer]]:
-        """The answers to the documents of the gaps, in their order, of a group at a time.
-
-        ``report`` is brought up to date; ``max_errors`` is how many bad records it takes.
-        """
+    def answers(self, predictor: Predictor, groups: Iterable[Sequence[Document]]) -> Iterator[list[Answer]]:
+        """The answers to groups of documents, in their order."""
         if self.name == "ray":
-            return on_ray(predictor, documents, report, max_errors, gaps, self.workers, self.ray_address)
-        groups = documents.groups(report, gaps)
+            return _on_ray(self.workers, self.ray_address, predictor, groups)
         if self.workers == 1:
             return map(predictor.answers, groups)
-        return in_processes(self.workers, predictor.answers, groups)
+        model = predictor.folder, tuple(predictor.options.items())
+        return in_processes(self.workers, partial(_answers, *model), groups)
+
+
+def _answers(folder: str, options: tuple[tuple[str, Any], ...], group: Sequence[Document]) -> list[Answer]:
+    return _opened(folder, options).answers(group)
+
+
+@cache
+def _opened(folder: str, options: tuple[tuple[str, Any], ...]) -> Predictor:
+    return Predictor(folder, **dict(options))
 
 
 def in_processes(workers: int, compute: Callable[[Group], Result], groups: Iterable[Group]) -> Iterator[Result]:
-    """``compute`` of each group, in their order; each process has a copy of it, and its part of the threads.
+    """``compute`` of each group, in their order, by processes that share the threads.
 
     Raises:
         InputError: one of the processes was killed; the others end, too.
     """
     others = set(multiprocessing.active_children())
-    share = max(1, torch.get_num_threads() // workers)
-    context = _process_context()
-    functions: Queue[Callable[[Group], Result]] = context.Queue()
-    functions.cancel_join_thread()  # a worker may end before it takes its own
-    with _signals_held():  # in the thread that puts them, too
-        for _ in range(workers):
-            functions.put(compute)
-    pool = ProcessPoolExecutor(workers, context, begin, (functions, share))
-    waiting: deque[Future[Result]] = deque()
+    context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    if sys.platform == "linux":  # workers are copies of a process that has imported all, once
+        context.set_forkserver_preload([__name__])
+    pool = ProcessPoolExecutor(workers, context, _begin, (max(1, torch.get_num_threads() // workers),))
+
+    def submit(group: Group) -> Future[Result]:
+        with _signals_held():
+            return pool.submit(compute, group)
+
     try:
-        for group in groups:
-            with _signals_held():
-                waiting.append(pool.submit(computed, group))
-            if len(waiting) == AHEAD * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool:
-        raise InputError(
-            "a worker process was killed, perhaps for lack of memory; what --output has got so far stays, and the same "
-            "command with --resume goes on"
-        ) from None
+        yield from _in_order(submit, Future.result, groups, AHEAD * workers)
+    except BaseException as error:  # or a signal, or nobody waits for the rest
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        if isinstance(error, BrokenProcessPool):
+            raise InputError(
+                "a worker process was killed, perhaps for lack of memory; what --output has got so far stays, and the "
+                "same command with --resume goes on"
+            ) from None
+        raise
     finally:
-        if waiting:  # an error, or a signal: nobody waits for the rest
-            for process in set(multiprocessing.active_children()) - others:
-                process.kill()
         pool.shutdown(cancel_futures=True)
 
 
-def _process_context() -> SpawnContext | ForkServerContext:
-    """How workers start: as copies of a process that has imported all, once, where copies of it are safe."""
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch_linformer.inference.predictor"])
-    return context
+def _in_order(
+    submit: Callable[[Group], Job], result: Callable[[Job], Result], groups: Iterable[Group], ahead: int
+) -> Iterator[Result]:
+    waiting: deque[Job] = deque()
+    for group in groups:
+        waiting.append(submit(group))
+        if len(waiting) == ahead:
+            yield result(waiting.popleft())
+    yield from map(result, waiting)
+
+
+def _begin(threads: int) -> None:
+    """Make this process a worker of so many threads, which ends with its parent: one that is killed tells it nothing.
+
+    It does so before it opens the model, which takes long.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # Ctrl-C and a closed terminal are for the parent
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["RAYON_NUM_THREADS"] = str(threads)  # of tokenizers
+    torch.set_num_threads(threads)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Ctrl-C and its like after the block instead of in it; of processes that are started in it see `worker.begin`."""
+    """Ctrl-C and its like after the block instead of in it; of processes that are started in it see :func:`_begin`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _on_ray(
+    workers: int, address: str | None, predictor: Predictor, groups: Iterable[Sequence[Document]]
+) -> Iterator[list[Answer]]:
+    """Each worker has a model; one that dies is started again, and gets again what it was given."""
+    with _ray(address, workers) as ray:
+        gpus = int(resolve_device(predictor.device) == "cuda")
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Predictor)
+        actors = [remote.remote(predictor.folder, **predictor.options) for _ in range(workers)]
+        turns = cycle(actors)
+        yield from _in_order(lambda group: next(turns).answers.remote(group), ray.get, groups, AHEAD * workers)
+
+
+@contextmanager
+def _ray(address: str | None, workers: int) -> Iterator[Any]:
+    """Ray, connected; what was connected before stays so."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    try:
+        import ray
+    except ImportError:
+        raise InputError('--engine ray needs ray: pip install "torch-linformer[ray]"') from None
+    connects = not ray.is_initialized()
+    if connects:
+        here: dict[str, Any] = {"num_cpus": torch.get_num_threads(), "include_dashboard": False}
+        try:
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else here))
+        except (ConnectionError, ValueError) as error:
+            raise InputError(f"--ray-address {address}: no cluster of Ray answers there ({error})") from None
+    try:
+        resources: Any = ray.cluster_resources  # untyped
+        processors = int(resources().get("CPU", 0))
+        if workers > processors:
+            raise InputError(f"--workers {workers}: Ray has {processors} processors; take as many at most")
+        yield ray
+    finally:
+        if connects:
+            ray.shutdown()

@@ -35,7 +35,6 @@ from torch_linformer.opening.sentence_transformers import (
 )
 from torch_linformer.reporting.screen import Screen
 
-Program = Callable[..., Sequence[Any]]
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OUTPUTS: dict[Head, list[str]] = {"answers": ["start_logits", "end_logits"]}  # of a head; of others, "logits"
@@ -47,17 +46,12 @@ class Scores(nn.Module):
 
     It returns ``logits``, or ``start_logits`` and ``end_logits`` of question answering; of a model without a head
     ``last_hidden_state`` and ``sentence_embedding``, the vectors that ``linformer embed`` writes.
-
-    Args:
-        model: with or without a head.
-        vectors: makes those of a model without a head.
     """
 
     def __init__(self, model: AnyModel, vectors: DocumentVectors) -> None:
         super().__init__()
         self.model, self.vectors = model, vectors
-        types = ["token_type_ids"] if has_token_types(model) else []
-        self.inputs = ["input_ids", "attention_mask", *types]
+        self.inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if has_token_types(model) else [])]
         self.options = reading_options(model.config)
         self.outputs = OUTPUTS.get(head_of(model), ["logits"])
         if model.base_model is model:
@@ -111,8 +105,9 @@ def export_model(folder: str, output: Path, format: str, screen: Screen | None =
         program = _opened(file, scores)  # once: it takes nearly half as long as writing
         difference = float(np.max([_difference(scores, program, *shape) for shape in _shapes(model)]))  # NaN stays NaN
         if not difference <= _TOLERANCE:
-            problem = f"the exported scores differ by {difference:.1e} of the largest"
-            raise InputError(f"{folder}: {problem}; nothing is kept")
+            raise InputError(
+                f"{folder}: the exported scores differ by {difference:.1e} of the largest; nothing is kept"
+            )
         save_tokenizer(tokenizer, model, temporary)
         model.config.save_pretrained(temporary)
         if "sentence_embedding" in scores.outputs and scores.vectors.pooling in POOLINGS.values():
@@ -161,23 +156,20 @@ def _write(scores: Scores, file: Path, screen: Screen) -> None:
     onnx.save(str(file))
 
 
-def _opened(file: Path, scores: Scores) -> Program:
+def _opened(file: Path, scores: Scores) -> Callable[..., Sequence[Any]]:
     """What a written file computes of a batch."""
     if file.suffix == ".pt2":
-        return cast(Program, torch.export.load(file).module())
+        return cast(Callable[..., Sequence[Any]], torch.export.load(file).module())
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-
-    def run(*batch: Tensor) -> Any:
-        inputs = {name: tensor.numpy() for name, tensor in zip(scores.inputs, batch, strict=True)}
-        return session.run(scores.outputs, inputs)
-
-    return run
+    return lambda *batch: session.run(
+        scores.outputs, {name: tensor.numpy() for name, tensor in zip(scores.inputs, batch, strict=True)}
+    )
 
 
 @torch.no_grad()
-def _difference(scores: Scores, program: Program, rows: int, length: int) -> float:
+def _difference(scores: Scores, program: Callable[..., Sequence[Any]], rows: int, length: int) -> float:
     """Largest difference between the scores of a program and of the model, relative to the largest score."""
     batch = _batch(scores, rows, length)
     pairs = [(np.asarray(one), other.numpy()) for one, other in zip(program(*batch), scores(*batch), strict=True)]

@@ -6,45 +6,37 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from tokenizers.decoders import DecodeStream
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, set_seed
 from transformers.generation.streamers import BaseStreamer
 
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.errors import InputError
+from torch_linformer.errors import InputError, flag
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.opening.load import load_model
 
 COOLEST = 0.001  # above 0: scores divided by less would leave the range of float32
-_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoding gives it for an incomplete character
-_REMEMBERED = 16  # tokens: enough context to spell the next one correctly
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """How the next token is chosen.
+    """How the next token is chosen."""
 
-    Attributes:
-        max_new_tokens: tokens at most, if the end token does not come first.
-        temperature: divides the scores that tokens are drawn by, 1 by default; 0 takes the likeliest.
-        top_k: draw only from this number of likeliest tokens.
-        top_p: draw only from the likeliest tokens that together have this share of the probability.
-        num_beams: above 1, search for the likeliest text with this number of beams, and draw nothing.
-        seed: of the draws; None for different draws each time.
-    """
-
-    max_new_tokens: int = 200
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    num_beams: int = 1
-    seed: int | None = None
+    max_new_tokens: int = 200  # at most, if the end token does not come first
+    temperature: float | None = (
+        None  # divides the scores that tokens are drawn by; None is 1, and 0 takes the likeliest
+    )
+    top_k: int | None = None  # draw only from this number of likeliest tokens
+    top_p: float | None = None  # draw only from the likeliest tokens that together have this share of the probability
+    num_beams: int = 1  # above 1, search for the likeliest text with this number of beams, and draw nothing
+    seed: int | None = None  # of the draws; None for different draws each time
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "top_k", "num_beams"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+                raise InputError(f"{flag(name)} must be at least 1, got {value}")
         if self.temperature and not COOLEST <= self.temperature < math.inf:
             raise InputError(f"--temperature must be 0, or a number from {COOLEST} on, got {self.temperature}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -54,55 +46,43 @@ class Choice:
         reason = "--temperature 0 takes the likeliest token" if self.num_beams == 1 else "--num-beams searches"
         for name in () if self.draws else ("temperature", "top_k", "top_p", "seed"):
             if getattr(self, name) not in (None, 0):
-                raise InputError(f"--{name.replace('_', '-')} is for drawing tokens, but {reason}")
+                raise InputError(f"{flag(name)} is for drawing tokens, but {reason}")
 
     @property
     def draws(self) -> bool:
         """Whether tokens are drawn."""
         return self.num_beams == 1 and self.temperature != 0
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of transformers' ``generate``."""
-        chosen = {"max_new_tokens": self.max_new_tokens, "num_beams": self.num_beams, "do_sample": self.draws}
-        drawn = {"temperature": self.temperature or 1.0, "top_k": self.top_k or 0, "top_p": self.top_p or 1.0}
-        return chosen | (drawn if self.draws else {})
-
 
 class TextStream(BaseStreamer):
     """Writes the text of tokens, without special tokens, as soon as no later token can change it.
 
-    A token may be a part of a character, which is written when its other tokens have come. The first ``skip`` tokens,
-    those of the prompt, are not written.
+    The first ``skip`` tokens, those of the prompt, are not written.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, write: Callable[[str], object], skip: int = 0) -> None:
         self.tokenizer, self.write, self.skip = tokenizer, write, skip
-        self.ids: list[int] = []
-        self.written = 0  # characters of the text of these ids
+        self.stream = DecodeStream(skip_special_tokens=True)
+        self.incomplete: list[int] = []  # tokens of a character whose others are still to come
 
     def put(self, value: Tensor) -> None:
         ids = value.flatten().tolist()
-        self.ids += ids[self.skip :]
+        for token in ids[self.skip :]:
+            self.incomplete.append(token)
+            text = self.stream.step(self.tokenizer.backend_tokenizer, token)
+            if text:
+                self.write(text)
+                self.incomplete = []
         self.skip = max(0, self.skip - len(ids))
-        text = self._text()
-        # At most one character is incomplete; what stands before it cannot change any more.
-        self._write(text.removesuffix(_INCOMPLETE))
-        if len(self.ids) > 2 * _REMEMBERED and not text.endswith(_INCOMPLETE):
-            self.ids = self.ids[-_REMEMBERED:]
-            self.written = len(self._text())
 
     def end(self) -> None:
         """Write what is left, complete or not."""
-        self._write(self._text())
+        if text := _text(self.tokenizer, self.incomplete):
+            self.write(text)
 
-    def _write(self, text: str) -> None:
-        if len(text) > self.written:
-            self.write(text[self.written :])
-            self.written = len(text)
 
-    def _text(self) -> str:
-        return str(self.tokenizer.decode(self.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+def _text(tokenizer: PreTrainedTokenizerFast, ids: Tensor | list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def load_causal_model(path: str, device: str) -> LinformerForCausalLM:
@@ -138,17 +118,19 @@ def generate(
         set_seed(choice.seed)
     end = model.generation_config.eos_token_id
     ends = end if isinstance(end, list) else [end]
-    stream = TextStream(tokenizer, write, skip=len(ids))
     inputs = torch.tensor([ids], device=model.device)
+    drawn = {"temperature": choice.temperature or 1.0, "top_k": choice.top_k or 0, "top_p": choice.top_p or 1.0}
     ready: Any = cast(nn.Module, model).eval()
     output = ready.generate(
         inputs,
         attention_mask=torch.ones_like(inputs),
         # Special tokens, which have no text.
         suppress_tokens=[token for token in tokenizer.all_special_ids if token not in ends],
-        streamer=stream if choice.num_beams == 1 else None,
-        **choice.arguments,
+        streamer=TextStream(tokenizer, write, skip=len(ids)) if choice.num_beams == 1 else None,
+        max_new_tokens=choice.max_new_tokens,
+        num_beams=choice.num_beams,
+        do_sample=choice.draws,
+        **(drawn if choice.draws else {}),
     )
     if choice.num_beams > 1:
-        stream.put(output[0])
-        stream.end()
+        write(_text(tokenizer, output[0, len(ids) :]))

@@ -1,14 +1,14 @@
 """A model folder as a function of texts, columns or documents, which can be sent to wherever it is to run."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, overload
 
 import numpy as np
 
-from torch_linformer.data.reading.records import TAGGED, Record
+from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import (
@@ -16,10 +16,9 @@ from torch_linformer.inference.document_model import (
     DocumentEmbedder,
     DocumentModel,
     TaskPredictor,
-    embedder_of,
     identity,
 )
-from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
+from torch_linformer.opening.devices import compile_backbone
 from torch_linformer.opening.load import load_model, load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 
@@ -45,8 +44,7 @@ class _Options:
 class Predictor(_Options):
     """What ``linformer predict`` and ``linformer embed`` compute, as a function of texts or of columns.
 
-    It is made of a name and numbers, so it can be built where it runs: it is what ``map_batches`` of Ray Data takes,
-    one model a worker, and what ``--workers`` and ``--engine ray`` of the commands run.
+    It is made of a name and numbers, so it can be built where it runs: it is what ``map_batches`` of Ray Data takes.
 
     Args:
         model: folder of a trained model, or a run of ``torch_linformer.train``; with ``vectors`` any encoder.
@@ -63,8 +61,7 @@ class Predictor(_Options):
         keep_empty: whether a row without text is no error and gets a vector of NaN.
         prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
             None.
-        device: ``auto`` takes a GPU if there is one.
-        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
+        device: ``auto`` takes a GPU if there is one; ``precision``: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         batch_size: windows computed at once; a batch of columns may have any number of rows.
         compile: whether torch.compile makes the kernels, which the first batches wait for.
 
@@ -90,23 +87,27 @@ class Predictor(_Options):
     def __post_init__(self) -> None:
         if self.vectors and (self.threshold is not None or self.top_k is not None):
             raise InputError("threshold and top_k are for predictions of labels: leave out vectors=True")
-        if not self.vectors:
-            self._check_no_vectors()
-        device = resolve_device(self.device)
-        shared: dict[str, Any] = {"overflow": self.overflow, "stride": self.stride, "batch_size": self.batch_size}
-        shared |= {"device": device, "precision": resolve_precision(self.precision, device)}
+        if not self.vectors and not self.normalize:
+            raise InputError("normalize=False is for vectors=True: a prediction has no length")
+        if not self.vectors and self.keep_empty:
+            raise InputError("keep_empty=True is for vectors=True: there is no prediction without text")
+        if not self.vectors and self.prompt_name is not None:
+            raise InputError("prompt_name is for vectors=True: what a task reads has no prompts")
+        own = ("normalize", "prompt_name") if self.vectors else ("threshold", "top_k")
+        names = ("overflow", "stride", "device", "precision", "batch_size", *own)
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
         model: Any = load_reader(self.folder) if self.vectors else load_model(self.folder)
-        tokenizer = load_tokenizer(self.folder)
-        self.notices = [compile_backbone(model, device)] if self.compile else []
-        self._model: DocumentModel = (
-            embedder_of(self.folder, model, tokenizer, normalize=self.normalize, prompt_name=self.prompt_name, **shared)
-            if self.vectors
-            else TaskPredictor(model, tokenizer, threshold=self.threshold, top_k=self.top_k, **shared)
-        )
-        self.overflow = self._model.encode.overflow
-        if isinstance(self._model, DocumentEmbedder) and not self._model.is_linear:
-            self.notices.append(f"{os.fspath(self.model)} {self._model.reading}")
-        self._asks = bool(self.record.usual.question)
+        tokenizer, self.notices = load_tokenizer(self.folder), list[str]()
+        if self.vectors:
+            self.document_model: DocumentModel = DocumentEmbedder(self.folder, model, tokenizer, **options)
+        else:
+            self.document_model = TaskPredictor(model, tokenizer, **options)
+        if self.compile:
+            self.notices.append(compile_backbone(model, self.document_model.device))
+        if isinstance(self.document_model, DocumentEmbedder) and not self.document_model.is_linear:
+            self.notices.append(f"{os.fspath(self.model)} {self.document_model.reading}")
+        self.overflow = self.document_model.encode.overflow
+        self._asks = bool(self.document_model.record.usual.question)
         if self.question_column is not None and not self._asks:
             raise InputError("questions are for models trained with --task qa; this one answers without")
 
@@ -125,41 +126,19 @@ class Predictor(_Options):
         return partial(Predictor, self.folder, **self.options), ()
 
     @property
-    def record(self) -> Record:
-        """What is read of a row of a user's table."""
-        return self._model.record
-
-    @property
-    def reads(self) -> Callable[[Sequence[str]], list[bool]]:
-        """Whether each of some texts has a token to read."""
-        return self._model.encode.reads
-
-    @property
     def max_length(self) -> int:
         """Tokens of a text that are read at once."""
-        return self._model.encode.max_length
-
-    def num_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, special ones included."""
-        return self._model.encode(texts)["num_tokens"]
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector, with ``vectors=True``."""
-        if not isinstance(self._model, DocumentEmbedder):
-            raise InputError("width is that of vectors=True: a prediction has none")
-        return self._model.width
-
-    @property
-    def several(self) -> bool:
-        """Whether a document may have several vectors, ``(vectors, C)``."""
-        return isinstance(self._model, DocumentEmbedder) and self._model.several
+        return self.document_model.encode.max_length
 
     def answers(self, documents: Sequence[Document]) -> list[Answer]:
         """The answers to some documents; the vector of one without text is NaN."""
-        texts = [document for document in documents if document.text]
-        answers = self._model.answer(texts, self._model.prepare(texts)) if texts else iter(())
-        return [next(answers) if document.text else self._nothing(document) for document in documents]
+        model, texts = self.document_model, [document for document in documents if document.text]
+        answers = model.answer(texts, model.prepare(texts)) if texts else iter(())
+        nothing = np.full((1, model.width) if model.several else model.width, np.nan, dtype=np.float32)
+        return [
+            next(answers) if document.text else {**identity(document), "embedding": nothing, "tokens": 0, "cut": False}
+            for document in documents
+        ]
 
     @overload
     def __call__(self, batch: Mapping[str, Any]) -> Columns: ...
@@ -174,11 +153,9 @@ class Predictor(_Options):
             batch: a list of texts; or columns by name, each with a value a row: lists, or arrays of NumPy.
 
         Returns:
-            Of texts a record for each, as ``linformer predict`` writes it. Of columns:
-            The other columns as they came, then ``tokens`` of the whole document and ``cut``, whether some of them were
-            not read, and before these: ``embedding``, an array ``(rows, C)`` in float32, or of a model that makes
-            several vectors of a text a list of ``(vectors, C)``; or what a line of ``linformer
-            predict`` has, such as ``label`` and ``probabilities``. An answer takes the place of a column of its name.
+            Of texts a record for each, as ``linformer predict`` writes it. Of columns the other ones as they came, then
+            what such a record has, a column each, in place of columns of the same name; or ``embedding``, an array
+            ``(rows, C)`` in float32, or a list of ``(vectors, C)`` from a model that makes several vectors of a text.
 
         Raises:
             InputError: a column is missing, a row has no text or no question, unless it is to be kept, or ``batch`` is
@@ -192,7 +169,7 @@ class Predictor(_Options):
         answers = self.answers(self._documents(batch))
         names = dict.fromkeys(name for answer in answers for name in answer if name not in ("document", "question"))
         columns = {name: [answer.get(name) for answer in answers] for name in names}
-        if "embedding" in columns and not self.several:
+        if "embedding" in columns and not self.document_model.several:
             columns["embedding"] = np.stack(columns["embedding"])
         return {**others, **columns}
 
@@ -208,11 +185,11 @@ class Predictor(_Options):
         documents = []
         for number, (text, *question) in enumerate(zip(*(batch[column] for column in chosen), strict=True)):
             words = None
-            if self.record is TAGGED and isinstance(text, list | tuple | np.ndarray):
+            if self.document_model.record is TAGGED and isinstance(text, list | tuple | np.ndarray):
                 words = tuple(text)
                 text = " ".join(words) if all(isinstance(word, str) and word for word in words) else None
             cells = text, *question
-            has_text = self.reads([cell if isinstance(cell, str) else "" for cell in cells])
+            has_text = self.document_model.encode.reads([cell if isinstance(cell, str) else "" for cell in cells])
             if self.keep_empty and not has_text[0] and (text is None or isinstance(text, str)):
                 documents.append(Document("", ""))
                 continue
@@ -224,19 +201,6 @@ class Predictor(_Options):
             documents.append(Document("", text, question[0] if question else None, words))
         return documents
 
-    def _nothing(self, document: Document) -> Answer:
-        vector = np.full((1, self.width) if self.several else self.width, np.nan, dtype=np.float32)
-        return {**identity(document), "embedding": vector, "tokens": 0, "cut": False}
-
-    def _check_no_vectors(self) -> None:
-        """Raise an `InputError` for what only vectors have."""
-        if not self.normalize:
-            raise InputError("normalize=False is for vectors=True: a prediction has no length")
-        if self.keep_empty:
-            raise InputError("keep_empty=True is for vectors=True: there is no prediction without text")
-        if self.prompt_name is not None:
-            raise InputError("prompt_name is for vectors=True: what a task reads has no prompts")
-
 
 @dataclass(kw_only=True, eq=False)
 class Embedder(_Options):
@@ -245,17 +209,7 @@ class Embedder(_Options):
     Args:
         model: any encoder: folder of a trained or adapted model, with or without a head, a run of
             ``torch_linformer.train``, an encoder of transformers or sentence-transformers, a name on the hub, or
-            ``minilm``.
-        overflow: how long texts are read: ``cut``, or ``windows``, whose vectors are averaged. If None they are cut,
-            unless the encoder is not linear: it reads windows of 256 tokens, as for
-        stride: tokens that neighboring windows share; a quarter of a window if None, and none of those.
-        normalize: whether vectors have length 1.
-        prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
-            None.
-        device: ``auto`` takes a GPU if there is one.
-        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
-        batch_size: windows computed at once; a call may have any number of texts.
-        compile: whether torch.compile makes the kernels, which the first batches wait for.
+            ``minilm``. The others are those of :class:`Predictor`; a call may have any number of texts.
 
     Raises:
         InputError: the folder holds no model, or an option is not for it.
@@ -278,7 +232,7 @@ class Embedder(_Options):
     @property
     def width(self) -> int:
         """Numbers of a vector."""
-        return self._predictor.width
+        return self._predictor.document_model.width
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray | Any:  # Any: for most models it is an array
         """The vectors of some texts, an array ``(texts, width)`` in float32; of a model that makes several a list.
@@ -291,7 +245,7 @@ class Embedder(_Options):
         """
         check_texts(texts)
         if not len(texts):
-            return [] if self._predictor.several else np.zeros((0, self.width), dtype=np.float32)
+            return [] if self._predictor.document_model.several else np.zeros((0, self.width), dtype=np.float32)
         return self._predictor({"text": texts})["embedding"]
 
 

@@ -13,18 +13,17 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from glob import has_magic
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 import pyarrow
 from pyarrow import feather
-from safetensors.numpy import load_file, save_file
 from scipy import sparse
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
@@ -35,9 +34,8 @@ from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import Document, documents_of, given_files
 from torch_linformer.data.words import search_words
 from torch_linformer.errors import InputError
-from torch_linformer.inference.document_model import embedder_of
+from torch_linformer.inference.document_model import DocumentEmbedder
 from torch_linformer.inference.predictor import check_texts
-from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.folder import check_writable, held, trained_columns
 from torch_linformer.opening.load import load_reader, load_tokenizer, model_digest
 from torch_linformer.opening.named_encoders import encoder_folder
@@ -48,8 +46,8 @@ SUFFIX = ".search"  # of its name, beside the documents
 SAVED_EVERY = 600.0  # seconds of reading
 PASSAGE, LINE = 300, 120  # characters at most
 _FORMAT = 1
-_FILES = {"documents": ".arrow", "arrays": ".safetensors"}
-_OURS = re.compile(rf"({'|'.join(_FILES)})-[0-9a-f]{{8}}\..+")
+_OURS = "documents-*.arrow"
+_LISTS = ("vectors", "spans", "words", "counts")  # of a document; what a vector stands for spans characters
 _WORDS = 2**22  # columns that words are hashed to: documents are added without a vocabulary
 _PRODUCTS = 50_000_000  # numbers that are held at once
 _SAMPLE = 64  # documents of which a line asks, to see how similarities of vectors and words spread
@@ -83,77 +81,6 @@ class Hit:
     words: float
 
 
-class _Part(NamedTuple):
-    """What is kept of a document beside its text."""
-
-    vectors: np.ndarray  # (n, C), in float32
-    spans: np.ndarray  # (n, 2): begin and end of what each stands for, in characters
-    words: np.ndarray  # columns of its words and pairs of words; none where they are in the vectors
-    counts: np.ndarray  # how often each stands there, in float32
-
-
-class _Collection:
-    """The ids, texts and digests of documents, a row each, and their parts, those of a document side by side."""
-
-    def __init__(self, table: Any, arrays: dict[str, np.ndarray]) -> None:
-        self.table, self.arrays = table, arrays
-        self.begins = {name: np.concatenate([[0], np.cumsum(arrays[f"{name}_each"])]) for name in ("vectors", "words")}
-
-    @classmethod
-    def of(cls, documents: Iterable[Document], digests: Iterable[str], parts: Mapping[str, _Part]) -> "_Collection":
-        """Of the documents whose parts are there, by their digests."""
-        kept = [(item, digest) for item, digest in zip(documents, digests, strict=True) if digest in parts]
-        columns = zip(*((_name_of(item), item.text, digest) for item, digest in kept), strict=True)
-        table = pyarrow.table(dict(zip(("id", "text", "sha256"), columns, strict=True)), schema=_SCHEMA)
-        rows = [parts[digest] for _, digest in kept]
-        arrays = {name: np.concatenate([getattr(part, name) for part in rows]) for name in _Part._fields}
-        arrays |= {
-            f"{name}_each": np.array([len(getattr(part, name)) for part in rows]) for name in ("vectors", "words")
-        }
-        return cls(table, arrays)
-
-    def part(self, document: int) -> _Part:
-        places = {name: slice(*begins[document : document + 2]) for name, begins in self.begins.items()}
-        places |= {"spans": places["vectors"], "counts": places["words"]}
-        return _Part(*(self.arrays[name][places[name]] for name in _Part._fields))
-
-    @property
-    def keys(self) -> list[tuple[str, str]]:
-        """Id and digest of each document."""
-        return [*zip(self.table["id"].to_pylist(), self.table["sha256"].to_pylist(), strict=True)]
-
-    @property
-    def parts(self) -> dict[str, _Part]:
-        """By the digest of the text."""
-        return {digest: self.part(row) for row, digest in enumerate(self.table["sha256"].to_pylist())}
-
-    def save(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        """Write it into a folder; what was there counts until all is on the disk."""
-        names = {what: f"{what}-{secrets.token_hex(4)}{suffix}" for what, suffix in _FILES.items()}
-        feather.write_feather(self.table, str(folder / names["documents"]), compression="uncompressed")
-        save_file(self.arrays, folder / names["arrays"])
-        os.chmod(folder / names["arrays"], (folder / names["documents"]).stat().st_mode)  # else its owner's alone
-        for name in names.values():
-            flush(folder / name)
-        files = {what: {"file": name, **file_state(folder / name)} for what, name in names.items()}
-        write_json(folder / VECTORS, {**manifest, "documents": self.table.num_rows, "files": files})
-        for file in folder.iterdir():
-            if _OURS.fullmatch(file.name) and file.name not in names.values():
-                file.unlink()
-
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> "_Collection":
-        for state in manifest["files"].values():
-            if damage := damage_of(folder / state["file"], state):
-                raise InputError(f"{folder / state['file']}: {damage}; remove {folder} and read the documents again")
-        files = {what: folder / state["file"] for what, state in manifest["files"].items()}
-        table = feather.read_table(str(files["documents"]), memory_map=True)
-        return cls(table, load_file(files["arrays"]))
-
-
-_SCHEMA = pyarrow.schema([("id", pyarrow.string()), ("text", pyarrow.large_string()), ("sha256", pyarrow.string())])
-
-
 class Searcher:
     r"""Documents in which queries find passages, by their vectors and by their words.
 
@@ -175,16 +102,9 @@ class Searcher:
             ids. If None those of the folder.
         output: the folder to write; ``DOCUMENTS.search`` if None, and none for texts.
         vectors: of a document at most, each of neighboring windows; one for each window if None, which finds more.
-        text_column: column with the text, of a table, as for
-        id_column: column with a name of each document.
-        encoding: of text files.
-        delimiter: of a text table.
-        quoting: whether quotes enclose cells of a text table: ``auto``, ``quotes`` or ``none``.
-        header: whether the first row of a text table holds the column names.
-        text_folder: folder of the text files that the text column names.
-        device: ``auto`` takes a GPU if there is one.
-        precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
-        batch_size: windows computed at once.
+        text_column: column with the text, of a table; it and ``id_column``, ``encoding``, ``delimiter``, ``quoting``,
+            ``header`` and ``text_folder`` are as for ``linformer embed``.
+        device: it, ``precision`` and ``batch_size`` are as for :class:`Embedder`.
         say: called with sentences on what is read, and how.
         on_document: called with how many documents are read, and of how many.
 
@@ -263,23 +183,17 @@ class Searcher:
         if stored:
             assert manifest is not None
             name, vectors = manifest["model"], manifest["options"]["vectors"] if vectors is None else vectors
-        device = resolve_device(device)
-        options = {"vectors": vectors, "precision": resolve_precision(precision, device)}
         source = encoder_folder(name)
-        self._embedder = embedder_of(
-            source,
-            load_reader(source),
-            load_tokenizer(source),
-            most=vectors,
-            stride=0,
-            spans=True,
-            device=device,
-            precision=options["precision"],
-            batch_size=batch_size,
-        )
+        options: dict[str, Any] = {
+            "stride": 0,
+            "spans": True,
+            "device": device,
+            "precision": precision,
+            "batch_size": batch_size,
+        }
+        self._embedder = DocumentEmbedder(source, load_reader(source), load_tokenizer(source), most=vectors, **options)
         if vectors is not None and (self._embedder.vectors.most > 1 or self._embedder.reads_words):
             raise InputError("--vectors: this model makes the vectors of a document itself; leave it out")
-        self._query_prompt = "query" if "query" in self._embedder.settings.prompts else None
         self._vectorizer = HashingVectorizer(
             analyzer=_words_and_pairs, n_features=_WORDS, alternate_sign=False, norm=None, dtype=np.float32
         )
@@ -287,18 +201,21 @@ class Searcher:
             "format": _FORMAT,
             "model": str(Path(name).absolute()) if Path(name).exists() else name,
             "sha256": model_digest(source),
-            "options": options,
+            "options": {"vectors": vectors, "precision": self._embedder.precision},
             "source": "the texts" if file is None else file,
         }
         if documents is None:
             assert manifest is not None
-            self._open(manifest, told)
+            goes_on = f"--documents {manifest['source']}"
+            if any(manifest[name] != told[name] for name in ("format", "sha256")):
+                raise InputError(f"{self.folder}: is not of {told['model']} as it is now; {goes_on} reads all anew")
+            if manifest["spreads"] is None:
+                number = _count(manifest["documents"])
+                raise InputError(f"{self.folder}: its reading was interrupted after {number}; {goes_on} goes on")
+            self._use(_load(Path(model), manifest), manifest["spreads"])
         else:
             say(f"{name} {self._embedder.reading}")
-            if isinstance(documents, str | os.PathLike):
-                listed = self._in_files(os.fspath(documents), replace(reading, trained=trained_columns(source)))
-            else:
-                listed = self._in_texts(documents)
+            listed = self._documents(documents, replace(reading, trained=trained_columns(source)))
             with nullcontext() if self.folder is None else held(self.folder):
                 self._read(listed, told)
 
@@ -307,17 +224,10 @@ class Searcher:
 
     def text(self, document: int) -> str:
         """The text of a document by its number."""
-        return str(self._collection.table["text"][document].as_py())
+        return str(self._texts[document].as_py())
 
     def search(self, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
-        """The best documents for each query, the best first; of equals the one that comes first.
-
-        Args:
-            queries: what is looked for.
-            top_k: how many documents, or all if there are fewer.
-
-        Returns:
-            A list of hits for each query.
+        """The ``top_k`` best documents for each query, or all, the best first; of equals the one that comes first.
 
         Raises:
             InputError: a query is empty, or this is one text and no list.
@@ -329,14 +239,11 @@ class Searcher:
             if not is_read:
                 raise InputError(f"query {query!r:.40}: has no text; leave it out")
         top_k = min(top_k, len(self))
-        return [
-            self._hits(query, top_k, *similar) for query, similar in self._similarities(queries, self._query_prompt)
-        ]
+        return [self._hits(query, top_k, *similar) for query, similar in self._similarities(queries)]
 
-    def _similarities(
-        self, queries: Sequence[str], prompt_name: str | None
-    ) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    def _similarities(self, queries: Sequence[str]) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
         """Each query, the products with all vectors ``(V,)``, and the similarities of vectors and of words ``(D,)``."""
+        prompt_name = "query" if "query" in self._embedder.settings.prompts else None
         together = max(1, _PRODUCTS // len(self.vectors))
         for begin in range(0, len(queries), together):
             block = queries[begin : begin + together]
@@ -345,11 +252,10 @@ class Searcher:
             vectors = [np.atleast_2d(answer["embedding"]) for answer in answers]
             products = np.concatenate(vectors) @ self.vectors.T
             products = np.maximum.reduceat(products, np.cumsum([0, *map(len, vectors[:-1])]))  # of each query
-            nearest = np.maximum.reduceat(products, self._collection.begins["vectors"][:-1], axis=1)
+            nearest = np.maximum.reduceat(products, self._begins[:-1], axis=1)
             words = np.zeros_like(nearest)
-            if self._documents_of_words is not None:
-                weighed = self._tfidf.transform(self._vectorizer.transform(block))
-                words = (weighed @ self._documents_of_words).toarray()
+            if not self._embedder.reads_words:
+                words = (self._tfidf.transform(self._vectorizer.transform(block)) @ self._words).toarray()
             yield from zip(block, zip(products, nearest, words, strict=True), strict=True)
 
     def _hits(self, query: str, top_k: int, products: np.ndarray, nearest: np.ndarray, words: np.ndarray) -> list[Hit]:
@@ -359,9 +265,9 @@ class Searcher:
         among = np.flatnonzero(scores >= np.partition(scores, -top_k)[-top_k])
         terms, hits = set(search_words(query)), []
         for document in among[np.argsort(-scores[among], kind="stable")][:top_k].tolist():
-            begin, end = self._collection.begins["vectors"][document : document + 2]
-            text, spans = self.text(document), self._collection.arrays["spans"][begin:end]
-            start, stop = _passage(text, spans[:, 0], products[begin:end] / self._spreads[0], terms)
+            begin, end = self._begins[document : document + 2]
+            text = self.text(document)
+            start, stop = _passage(text, self._spans[begin:end, 0], products[begin:end] / self._spreads[0], terms)
             hits.append(
                 Hit(
                     score=float(scores[document]),
@@ -375,87 +281,80 @@ class Searcher:
             )
         return hits
 
-    def _open(self, manifest: dict[str, Any], told: dict[str, Any]) -> None:
-        """Search in what the folder has."""
-        goes_on = f"--documents {manifest['source']}"
-        if any(manifest[name] != told[name] for name in ("format", "sha256")):
-            raise InputError(f"{self.folder}: is not of {told['model']} as it is now; {goes_on} reads all anew")
-        if manifest["spreads"] is None:
-            number = _count(manifest["documents"])
-            raise InputError(f"{self.folder}: its reading was interrupted after {number}; {goes_on} goes on")
-        self._use(_Collection.load(cast(Path, self.folder), manifest))
-        self._spreads = manifest["spreads"]
-
-    def _use(self, collection: _Collection) -> None:
-        self._collection = collection
-        self.ids: list[str] = collection.table["id"].to_pylist()
-        self.vectors = collection.arrays["vectors"]
-        self.owners = np.repeat(np.arange(len(self)), collection.arrays["vectors_each"])
-        self._tfidf, self._documents_of_words = TfidfTransformer(sublinear_tf=True), None
+    def _use(self, table: pyarrow.Table, spreads: list[float] | None = None) -> None:
+        """Search in these documents; the spreads are measured if None: lines of documents ask for others."""
+        self.ids: list[str] = table["id"].to_pylist()
+        self._texts = table["text"]
+        self.vectors, self._begins = _values(table["vectors"])
+        self._spans, _ = _values(table["spans"])
+        self.owners = np.repeat(np.arange(len(self)), np.diff(self._begins))
         if not self._embedder.reads_words:
-            rows = collection.arrays["counts"], collection.arrays["words"], collection.begins["words"]
-            counted = sparse.csr_matrix(rows, shape=(len(self), _WORDS))
-            self._documents_of_words = self._tfidf.fit_transform(counted).T.tocsr()
+            words, begins = _values(table["words"])
+            counts = sparse.csr_matrix((_values(table["counts"])[0], words, begins), shape=(len(self), _WORDS))
+            self._tfidf = TfidfTransformer(sublinear_tf=True)
+            self._words = self._tfidf.fit_transform(counts).T.tocsr()
+        if spreads is None:
+            measured = [[usual] * _LINES_OF_IT for usual in _USUAL]
+            for document in np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(int)):
+                lines = list(_LINES.finditer(self.text(document)))
+                line = lines[len(lines) // 2].group()
+                if len(self) > 1 and self._embedder.encode.reads([line])[0]:
+                    for _, (_, *similarities) in self._similarities([line]):
+                        for values, kept in zip(similarities, measured, strict=True):
+                            kept.append(float(np.delete(values, document).std()))
+            spreads = [float(np.mean(kept)) for kept in measured]
+        self._spreads = spreads
 
-    def _measured(self) -> list[float]:
-        """The spreads of both similarities: lines of documents ask for others."""
-        spreads: list[list[float]] = [[], []]
-        for document in np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(int)):
-            text = self.text(document)
-            lines = list(_LINES.finditer(text))
-            line = lines[len(lines) // 2].group()
-            if len(self) > 1 and self._embedder.encode.reads([line])[0]:
-                for _, (_, *similarities) in self._similarities([line], self._query_prompt):
-                    for values, kept in zip(similarities, spreads, strict=True):
-                        kept.append(float(np.delete(values, document).std()))
-        return [float(np.mean([*kept, *[usual] * _LINES_OF_IT])) for kept, usual in zip(spreads, _USUAL, strict=True)]
-
-    def _in_files(self, name: str, options: DataOptions) -> list[Document]:
-        report, reads = ReadReport(on_note=self._say), self._embedder.encode.reads
-        documents = list(documents_of(given_files([name]), TEXT, options, report, reads=reads))
+    def _documents(
+        self, given: str | os.PathLike[str] | Sequence[str] | Mapping[str, str], options: DataOptions
+    ) -> list[Document]:
+        """Those of files or of texts that have text."""
+        reads = self._embedder.encode.reads
+        if isinstance(given, str | os.PathLike):
+            report, where = ReadReport(on_note=self._say), f"{os.fspath(given)}: "
+            files = given_files([os.fspath(given)])
+            documents = list(documents_of(files, TEXT, options, report, reads=reads))
+            empty = report.empty
+        else:
+            named = given.items() if isinstance(given, Mapping) else ((str(i), text) for i, text in enumerate(given))
+            texts, where = [], ""
+            for name, text in named:
+                if not isinstance(text, str):
+                    raise InputError(f"document {name}: expected a text, got {text!r:.40}")
+                texts.append(Document(name, _SURROGATES.sub("\ufffd", text)))
+            has_text = reads([document.text for document in texts])
+            documents = [document for document, has in zip(texts, has_text, strict=True) if has]
+            empty = len(texts) - len(documents)
         if not documents:
-            raise InputError(f"{name}: no document with any text")
-        if report.empty:
-            self._say(f"left out {_count(report.empty)} without text")
+            raise InputError(f"{where}no document with any text")
+        if empty:
+            self._say(f"left out {_count(empty)} without text")
         return documents
-
-    def _in_texts(self, texts: Sequence[str] | Mapping[str, str]) -> list[Document]:
-        named = texts.items() if isinstance(texts, Mapping) else ((str(i), text) for i, text in enumerate(texts))
-        documents = []
-        for name, text in named:
-            if not isinstance(text, str):
-                raise InputError(f"document {name}: expected a text, got {text!r:.40}")
-            documents.append(Document(name, _SURROGATES.sub("\ufffd", text)))
-        has_text = self._embedder.encode.reads([document.text for document in documents])
-        if not any(has_text):
-            raise InputError("no document with any text")
-        if not all(has_text):
-            self._say(f"left out {_count(has_text.count(False))} without text")
-        return [document for document, has in zip(documents, has_text, strict=True) if has]
 
     def _read(self, documents: list[Document], told: dict[str, Any]) -> None:
         """Search in these documents, of which those with texts that the folder has are not read again."""
-        known = spreads = None
+        digests = [hashlib.sha256(document.text.encode()).hexdigest() for document in documents]
+        parts: dict[str, tuple[np.ndarray, ...]] = {}  # by the digest of the text: what `_LISTS` names
         if self.folder is not None and (manifest := _manifest(self.folder)) is not None:  # as it is now that it is held
             differs = [name for name in ("format", "sha256", "options") if manifest[name] != told[name]]
             if differs:
                 another = "other options" if differs == ["options"] else "another model"
                 self._say(f"{self.folder} is of {another}: all documents are read anew")
             else:
-                known, spreads = _Collection.load(self.folder, manifest), manifest["spreads"]
-        digests = [hashlib.sha256(document.text.encode()).hexdigest() for document in documents]
-        if known is not None and spreads and known.keys == [*zip(map(_name_of, documents), digests, strict=True)]:
-            self._say(f"{_count(len(documents))}, all read before")
-            self._use(known)
-            self._spreads = spreads
-            return
-        parts = {} if known is None else known.parts
+                table = _load(self.folder, manifest)
+                keys = [*zip(table["id"].to_pylist(), table["sha256"].to_pylist(), strict=True)]
+                if manifest["spreads"] and keys == [*zip(map(_name_of, documents), digests, strict=True)]:
+                    self._say(f"{_count(len(documents))}, all read before")
+                    return self._use(table, manifest["spreads"])
+                lists = [_values(table[name]) for name in _LISTS]
+                for row, (_, digest) in enumerate(keys):
+                    parts[digest] = tuple(values[begins[row] : begins[row + 1]] for values, begins in lists)
         new = {digest: document for digest, document in zip(digests, documents, strict=True) if digest not in parts}
         self._say(f"reading {_count(len(new))} of {len(documents):,}")
 
-        def keep(collection: _Collection, spreads: list[float] | None) -> None:
+        def keep(table: pyarrow.Table, spreads: list[float] | None = None) -> None:
             if self.folder is not None:
-                collection.save(self.folder, {**told, "spreads": spreads})
+                _save(table, self.folder, {**told, "spreads": spreads})
 
         saved, cut = time.monotonic(), 0
         try:
@@ -464,20 +363,20 @@ class Searcher:
                 if not self._embedder.reads_words:
                     words = self._vectorizer.transform([new[digest].text])
                 vectors = np.atleast_2d(answer["embedding"])
-                parts[digest] = _Part(vectors, answer["spans"], words.indices.astype(np.int32), words.data)
+                parts[digest] = vectors, answer["spans"], words.indices.astype(np.int32), words.data
                 cut += answer["cut"]
                 self._on_document(number, len(new))
                 if time.monotonic() - saved > SAVED_EVERY:
-                    keep(_Collection.of(documents, digests, parts), None)
+                    keep(_table(documents, digests, parts))
                     saved = time.monotonic()
-            self._use(_Collection.of(documents, digests, parts))
-            self._spreads = self._measured()
+            table = _table(documents, digests, parts)
+            self._use(table)
         except BaseException:
             if self.folder is not None and not parts.keys().isdisjoint(new):
-                keep(_Collection.of(documents, digests, parts), None)
+                keep(_table(documents, digests, parts))
                 self._say(f"{self.folder} keeps what was read; the same search goes on")
             raise
-        keep(self._collection, self._spreads)
+        keep(table, self._spreads)
         if cut:
             self._say(f"{_count(cut)} cut at {self._embedder.encode.max_length:,} tokens; their words are all counted")
         if self.folder is not None:
@@ -485,25 +384,67 @@ class Searcher:
             self._say(f"{self.folder} keeps what was read ({size})")
 
 
-def _manifest(folder: Path) -> dict[str, Any] | None:
-    """What a folder of vectors says of itself; None for one that is still to be written.
+def _table(
+    documents: Sequence[Document], digests: Sequence[str], parts: Mapping[str, tuple[np.ndarray, ...]]
+) -> pyarrow.Table:
+    """The documents whose parts are there, by the digests of their texts, a row each."""
+    kept = [(document, digest) for document, digest in zip(documents, digests, strict=True) if digest in parts]
+    columns: dict[str, Any] = {
+        "id": [_name_of(document) for document, _ in kept],
+        "text": pyarrow.array([document.text for document, _ in kept], pyarrow.large_string()),
+        "sha256": [digest for _, digest in kept],
+    }
+    for name, lists in zip(_LISTS, zip(*(parts[digest] for _, digest in kept), strict=True), strict=True):
+        values = np.concatenate(lists)
+        items = pyarrow.array(values.ravel())
+        if values.ndim == 2:
+            items = pyarrow.FixedSizeListArray.from_arrays(items, values.shape[1])
+        columns[name] = pyarrow.LargeListArray.from_arrays(np.cumsum([0, *map(len, lists)]), items)
+    return pyarrow.table(columns)
 
-    Raises:
-        InputError: it cannot be written, holds something else, or is damaged.
-    """
+
+def _values(column: pyarrow.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """The values of all lists, one after the other, and where each list begins."""
+    lists = column.combine_chunks()
+    items = lists.flatten()
+    width = [] if items.type.num_fields == 0 else [items.type.list_size]
+    return (items.flatten() if width else items).to_numpy().reshape(-1, *width), lists.offsets.to_numpy()
+
+
+def _save(table: pyarrow.Table, folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write documents into a folder; what was there counts until all is on the disk."""
+    file = folder / _OURS.replace("*", secrets.token_hex(4))
+    feather.write_feather(table, str(file), compression="uncompressed")
+    flush(file)
+    state = {"file": file.name, **file_state(file)}
+    write_json(folder / VECTORS, {**manifest, "documents": table.num_rows, "state": state})
+    for other in folder.glob(_OURS):
+        if other != file:
+            other.unlink()
+
+
+def _load(folder: Path, manifest: Mapping[str, Any]) -> pyarrow.Table:
+    file = folder / manifest["state"]["file"]
+    if damage := damage_of(file, manifest["state"]):
+        raise InputError(f"{file}: {damage}; remove {folder} and read the documents again")
+    return feather.read_table(str(file), memory_map=True)
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """What a folder of vectors says of itself; None for one that is still to be written."""
     file = folder / VECTORS
     if not file.is_file():
         check_writable(folder)
         inside = [] if not folder.exists() else [folder] if folder.is_file() else folder.iterdir()
-        if not all(path.name.startswith(".") or _OURS.fullmatch(path.name) for path in inside):
+        if not all(path.name.startswith(".") or path.match(_OURS) for path in inside):
             raise InputError(f"--output {folder}: is not empty and holds no vectors of a search; name another folder")
         return None
+    names = {"format", "model", "sha256", "options", "source", "documents", "spreads", "state"}
     try:
         manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        named = {"format", "model", "sha256", "options", "source", "documents", "spreads"} <= manifest.keys()
-        if not named or manifest["files"].keys() != _FILES.keys():
+        if not names <= manifest.keys():
             raise ValueError
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, AttributeError):
         raise InputError(f"{file}: is damaged; remove {folder} and read the documents again") from None
     return manifest
 
@@ -516,11 +457,7 @@ def _words_and_pairs(text: str) -> list[str]:
 def _passage(text: str, begins: np.ndarray, similarities: np.ndarray, terms: set[str]) -> tuple[int, int]:
     """Begin and end of the neighboring lines that match a query best, by its words and by the vector they belong to.
 
-    Args:
-        text: of a document.
-        begins: where in it what a vector stands for begins, for each vector.
-        similarities: of each to the query, in spreads.
-        terms: words of the query.
+    ``begins`` says where in the text what each vector stands for begins; ``similarities`` are in spreads.
     """
     lines = [line.span() for line in _LINES.finditer(text)]
     held = [set[str]() for _ in lines]  # the words of the query in each line

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -19,72 +19,50 @@ from torch_linformer.inference.document_model import (
     DocumentModel,
     TaskPredictor,
     Windows,
-    embedder_of,
-    predicting_task,
 )
-from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.load import AnyModel, load_reader, load_tokenizer
+from torch_linformer.opening.load import load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.serving.queues import MAX_CHARACTERS, Batcher, Prepare, Tokenizing
-from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT, Asked
-from torch_linformer.serving.responses import Refusal, json_line, quoted, wrong_value
+from torch_linformer.serving.protocol import (
+    CLASSIFY,
+    EMBED,
+    EMBEDDINGS,
+    PREDICT,
+    Asked,
+    Refusal,
+    json_line,
+    quoted,
+    wrong_value,
+)
+from torch_linformer.serving.queues import MAX_CHARS_PER_TOKEN, Batcher, Prepare, Tokenizing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a client may send; more is refused.
+    """What a client may send; more is refused."""
 
-    Attributes:
-        max_body: bytes of a request's body.
-        max_tokens: tokens of all texts of a request.
-        max_queue: requests that have begun and are not answered.
-        body_seconds: how long a body may take to come.
-        truncate: whether a text longer than the model reads is cut where the request does not say.
-        api_key: what clients must send as ``Authorization: Bearer``; None lets everybody in.
-    """
-
-    max_body: int = 8_000_000
-    max_tokens: int = 131_072
-    max_queue: int = 256
-    body_seconds: float = 30.0
-    truncate: bool = False
-    api_key: str | None = None
+    max_body: int = 8_000_000  # bytes of a request's body
+    max_tokens: int = 131_072  # of all texts of a request
+    max_queue: int = 256  # requests that have begun and are not answered
+    body_seconds: float = 30.0  # how long a body may take to come
+    truncate: bool = False  # whether a text longer than the model reads is cut where the request does not say
+    api_key: str | None = None  # what clients must send as ``Authorization: Bearer``; None lets everybody in
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that is loaded once for all that it does.
+    """A model that is loaded once for all that it does."""
 
-    Attributes:
-        name: what clients call it.
-        tokenizer: of the model.
-        embedder: makes vectors, with any model.
-        predictor: predicts what the model's task is; None where it has no such task, because of
-        no_prediction: in words.
-    """
-
-    name: str
+    name: str  # what clients call it
     tokenizer: PreTrainedTokenizerFast
-    embedder: DocumentEmbedder
-    predictor: TaskPredictor | None
-    no_prediction: str
-
-    @property
-    def classifies(self) -> bool:
-        """Whether whole documents get labels."""
-        task = None if self.predictor is None else self.predictor.task
-        return task is not None and bool(task.names) and not task.offsets
+    embedder: DocumentEmbedder  # makes vectors, with any model
+    predictor: TaskPredictor | None  # None without a prediction task
+    no_prediction: str  # why not
+    paths: list[str]  # where it can be asked
 
     @property
     def asks(self) -> bool:
         """Whether it answers questions about documents."""
         return self.predictor is not None and bool(self.predictor.record.usual.question)
-
-    @property
-    def paths(self) -> list[str]:
-        """Where it can be asked."""
-        classify = [CLASSIFY] if self.classifies else []
-        return [EMBEDDINGS, EMBED, *classify, *([] if self.predictor is None else [PREDICT])]
 
     @property
     def longest(self) -> int:
@@ -96,58 +74,39 @@ class ServedModel:
 
         It says so as vLLM reads it: ``matryoshka_dimensions`` lists them, or ``is_matryoshka`` allows any number.
         """
-        config = self.embedder.encoder.config
-        fewer = getattr(config, "matryoshka_dimensions", None) or range(1, self.embedder.width)
-        cut = hasattr(config, "matryoshka_dimensions") or getattr(config, "is_matryoshka", False)
-        words = self.embedder.vectors.lexical is not None  # they stand at the end
-        return number == self.embedder.width or (bool(cut) and not words and number in fewer)
+        config, width = self.embedder.encoder.config, self.embedder.width
+        may_be_cut = hasattr(config, "matryoshka_dimensions") or getattr(config, "is_matryoshka", False)
+        fewer = getattr(config, "matryoshka_dimensions", None) or range(1, width)
+        # Words stand at the end of a vector.
+        return number == width or (bool(may_be_cut) and not self.embedder.reads_words and number in fewer)
 
 
-def load_served(
-    folder: str,
-    *,
-    name: str | None = None,
-    overflow: str | None = None,
-    stride: int | None = None,
-    batch_size: int = 16,
-    device: str = "auto",
-    precision: str = "auto",
-) -> ServedModel:
-    """Load a model folder for serving; clients call it by ``name``, which is that of the folder if None."""
-    device = resolve_device(device)
-    same: dict[str, Any] = {
-        "overflow": overflow,
-        "stride": stride,
-        "device": device,
-        "precision": resolve_precision(precision, device),
-        "batch_size": batch_size,
-    }
+def load_served(folder: str, *, name: str | None = None, **options: Any) -> ServedModel:
+    """Load any encoder for serving; clients call it by ``name``, which is that of its folder if None.
+
+    ``options`` are ``overflow``, ``stride``, ``device``, ``precision`` and ``batch_size``, as of `Predictor`.
+    """
     source = encoder_folder(folder)
     model, tokenizer = load_reader(source), load_tokenizer(source)
-    predictor, no_prediction = None, ""
-    try:
-        predicting_task(model, tokenizer)
-    except InputError as error:
-        no_prediction = str(error)
-    else:
-        predictor = TaskPredictor(cast(AnyModel, model), tokenizer, **same)
-    embedder = embedder_of(source, model, tokenizer, **same)
+    embedder = DocumentEmbedder(source, model, tokenizer, **options)
     if embedder.several:
         raise InputError(
             f"{folder}: makes {embedder.vectors.most} vectors of a text, and an answer of this server has one: "
             "linformer embed writes them"
         )
-    return ServedModel(name or Path(folder).resolve().name, tokenizer, embedder, predictor, no_prediction)
+    predictor, no_prediction, paths = None, "it does not tell labels of documents", [EMBEDDINGS, EMBED]
+    try:
+        predictor = TaskPredictor(model, tokenizer, **options)
+        whole_documents = predictor.task.names and not predictor.task.offsets
+        paths += [CLASSIFY, PREDICT] if whole_documents else [PREDICT]
+    except InputError as error:
+        no_prediction = str(error)
+    name = name or Path(folder).resolve().name
+    return ServedModel(name, tokenizer, embedder, predictor, no_prediction, paths)
 
 
 class Answerer:
-    """Tokenizes the texts of a request, has them computed, and puts the answer together.
-
-    Args:
-        model: what answers.
-        batcher: computes for it.
-        limits: of each request.
-    """
+    """Tokenizes the texts of a request, has them computed, and puts the answer together."""
 
     def __init__(self, model: ServedModel, batcher: Batcher, limits: Limits) -> None:
         self.model, self.batcher, self.limits = model, batcher, limits
@@ -176,13 +135,22 @@ class Answerer:
 
     def _ability(self, asked: Asked, path: str) -> tuple[DocumentModel, Prepare]:
         """What answers at a path, and what makes its windows."""
+        embedder, predictor = self.model.embedder, self.model.predictor
         if path in (EMBEDDINGS, EMBED):
-            self._check_dimensions(asked)
-            self._check_prompt(asked)
-            return self.model.embedder, partial(self.model.embedder.prepare, prompt_name=asked.prompt_name)
-        assert self.model.predictor is not None
-        self._check_question(asked)
-        return self.model.predictor, self.model.predictor.prepare
+            if asked.dimensions is not None and not self.model.has_dimensions(asked.dimensions):
+                message = f"vectors of this model have {embedder.width} dimensions, not {asked.dimensions}"
+                raise wrong_value("dimensions", f"{message}; leave dimensions out")
+            if asked.prompt_name is not None and asked.prompt_name not in embedder.settings.prompts:
+                known = ", ".join(map(repr, embedder.settings.prompts)) or "none"
+                raise wrong_value("prompt_name", f"no prompt {quoted(asked.prompt_name)}; this model has {known}")
+            return embedder, partial(embedder.prepare, prompt_name=asked.prompt_name)
+        assert predictor is not None
+        if self.model.asks and asked.question is None:
+            raise wrong_value("question", "question is missing: this model answers one about each text")
+        if asked.question is not None and not self.model.asks:
+            message = "questions are for models trained with --task qa; this one answers without"
+            raise wrong_value("question", message)
+        return predictor, predictor.prepare
 
     async def _decoded(self, token_ids: Sequence[list[int]]) -> list[str]:
         """The texts that the model's tokenizer makes of token ids."""
@@ -212,25 +180,6 @@ class Answerer:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json_line({"object": "list", "data": data, "model": self.model.name, "usage": usage})
 
-    def _check_dimensions(self, asked: Asked) -> None:
-        if asked.dimensions is not None and not self.model.has_dimensions(asked.dimensions):
-            width = self.model.embedder.width
-            message = f"vectors of this model have {width} dimensions, not {asked.dimensions}; leave dimensions out"
-            raise wrong_value("dimensions", message)
-
-    def _check_prompt(self, asked: Asked) -> None:
-        prompts = self.model.embedder.settings.prompts
-        if asked.prompt_name is not None and asked.prompt_name not in prompts:
-            known = ", ".join(map(repr, prompts)) or "none"
-            raise wrong_value("prompt_name", f"no prompt {quoted(asked.prompt_name)}; this model has {known}")
-
-    def _check_question(self, asked: Asked) -> None:
-        if self.model.asks and asked.question is None:
-            raise wrong_value("question", "question is missing: this model answers one about each text")
-        if asked.question is not None and not self.model.asks:
-            message = "questions are for models trained with --task qa; this one answers without"
-            raise wrong_value("question", message)
-
     def _check_lengths(self, windows: Windows, asked: Asked, ability: DocumentModel) -> None:
         cuts, longest = ability.encode.overflow == "cut", ability.encode.max_length
         if asked.truncate and not cuts:
@@ -244,7 +193,9 @@ class Answerer:
             if cuts and not truncate and tokens > longest:
                 size = f"tokens than the {longest:,} that the model reads"
                 if read < longest:  # all of its beginning: see Tokenizing
-                    size = f"characters than {MAX_CHARACTERS} for each of the {longest:,} tokens that the model reads"
+                    size = (
+                        f"characters than {MAX_CHARS_PER_TOKEN} for each of the {longest:,} tokens that the model reads"
+                    )
                 message = f'input[{number}] has more {size}; send less of it, or "truncate": true'
                 raise Refusal(413, message, code="context_length_exceeded", param="input")
 

@@ -15,9 +15,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from torch_linformer.serving.answers import Answerer, Limits, ServedModel
+from torch_linformer.serving.protocol import (
+    CLASSIFY,
+    EMBED,
+    EMBEDDINGS,
+    PREDICT,
+    ClientGoneError,
+    Refusal,
+    json_line,
+    json_response,
+    no_model,
+    read_request,
+)
 from torch_linformer.serving.queues import Batcher, BatchError
-from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT, read_request
-from torch_linformer.serving.responses import ClientGoneError, Refusal, json_line, json_response, no_model
 
 GONE = 499  # counted for a client that closed its connection; it gets nothing
 ASKED = (EMBEDDINGS, EMBED, CLASSIFY, PREDICT)
@@ -32,14 +42,8 @@ Endpoint = Callable[..., Awaitable[Response]]
 class Application:
     """Answers requests for one model; every one of them is counted with what became of it.
 
-    Args:
-        model: what is served.
-        limits: of each request.
-        on_failure: called with each error that is not a client's.
-
-    Attributes:
-        asgi: what an HTTP server calls.
-        batcher: must run beside it.
+    ``on_failure`` is called with each error that is not a client's. An HTTP server calls ``asgi``; ``batcher`` must run
+    beside it.
     """
 
     def __init__(self, model: ServedModel, limits: Limits, on_failure: Callable[[BaseException], object]) -> None:
@@ -54,26 +58,27 @@ class Application:
             on_failure=self._batch_failed,
         )
         self.answerer = Answerer(model, self.batcher, limits)
-        routes = [
-            Route("/health", self._counted(self.health), methods=["GET"]),
-            Route("/metrics", self._counted(self.metrics), methods=["GET"]),
-            *(Route(path, self._counted(self.models), methods=["GET"]) for path in (MODELS, MODELS + "/{name:path}")),
-            *(Route(path, self._counted(self.ask), methods=["POST"]) for path in ASKED),
-        ]
-        self.asgi = Starlette(routes=routes, exception_handlers={HTTPException: self._counted(self.elsewhere)})
+        routes = {
+            "/health": self.health,
+            "/metrics": self.metrics,
+            MODELS: self.models,
+            MODELS + "/{name:path}": self.models,
+            **dict.fromkeys(ASKED, self.ask),
+        }
+        self.asgi = Starlette(
+            routes=[
+                Route(path, self._counted(endpoint), methods=["POST" if path in ASKED else "GET"])
+                for path, endpoint in routes.items()
+            ],
+            exception_handlers={HTTPException: self._counted(self.elsewhere)},
+        )
         self.asgi.router.redirect_slashes = False
 
     async def health(self, request: Request) -> Response:
         """That the server is up, and what it serves; without a key, for whoever watches it."""
-        return _json(
-            {
-                "status": "ok",
-                "model": self.model.name,
-                "paths": self.model.paths,
-                "max_tokens_per_text": self.model.longest,
-                "waiting": self.batcher.waiting,
-            }
-        )
+        status: dict[str, Any] = {"status": "ok", "model": self.model.name, "paths": self.model.paths}
+        status |= {"max_tokens_per_text": self.model.longest, "waiting": self.batcher.waiting}
+        return json_response(json_line(status))
 
     async def metrics(self, request: Request) -> Response:
         """Counts for Prometheus."""
@@ -87,7 +92,7 @@ class Application:
         if name != self.model.name:
             raise no_model(name, self.model.name)
         model = {"id": name, "object": "model", "created": self.began, "owned_by": "torch-linformer"}
-        return _json(model if request.path_params else {"object": "list", "data": [model]})
+        return json_response(json_line(model if request.path_params else {"object": "list", "data": [model]}))
 
     async def elsewhere(self, request: Request, error: HTTPException) -> Response:
         """A path or a method that is not there."""
@@ -105,9 +110,8 @@ class Application:
         if self.open > most:
             raise Refusal(429, f"{most} requests are in work already; try again in a moment", code="queue_full")
         if path not in self.model.paths:
-            paths = f"this model has {', '.join(self.model.paths)}"
-            reason = self.model.no_prediction or "it does not tell labels of documents"
-            raise Refusal(404, f"{path} is not for {self.model.name}: {reason}; {paths}", code="not_for_this_model")
+            reason = f"{self.model.no_prediction}; this model has {', '.join(self.model.paths)}"
+            raise Refusal(404, f"{path} is not for {self.model.name}: {reason}", code="not_for_this_model")
         asked = read_request(await self._body(request), path, self.model.name)
         answering = asyncio.create_task(self.answerer.answer(asked, path))
         leaving = asyncio.ensure_future(request.receive())  # what comes after the body: that the client is gone
@@ -130,9 +134,8 @@ class Application:
 
     async def _body(self, request: Request) -> bytes:
         most, seconds = self.limits.max_body, self.limits.body_seconds
-        too_large = Refusal(
-            413, f"the body has more than {most:,} bytes; send fewer texts at once", code="body_too_large"
-        )
+        message = f"the body has more than {most:,} bytes; send fewer texts at once"
+        too_large = Refusal(413, message, code="body_too_large")
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > most:
             raise too_large
@@ -158,10 +161,19 @@ class Application:
             self.open += for_model
             status = GONE
             try:
-                response = await self._or_error(endpoint(request, *rest))
+                response = await endpoint(request, *rest)
                 status = response.status_code
+            except Refusal as refusal:
+                response, status = refusal.response(), refusal.status
             except ClientGoneError:
                 response = Response(status_code=GONE)  # the connection is closed
+            except Exception as error:
+                if not isinstance(error, BatchError):  # which is told already
+                    self.on_failure(error)
+                response = Refusal(
+                    500, "the server failed at this request; its log says why", code="internal"
+                ).response()
+                status = 500
             finally:
                 self.open -= for_model
                 known = path in ASKED or path in WATCHED
@@ -170,36 +182,15 @@ class Application:
 
         return answer
 
-    async def _or_error(self, answering: Awaitable[Response]) -> Response:
-        try:
-            return await answering
-        except Refusal as refusal:
-            return refusal.response()
-        except ClientGoneError:
-            raise
-        except Exception as error:
-            if not isinstance(error, BatchError):  # which is told already
-                self.on_failure(error)
-            return Refusal(500, "the server failed at this request; its log says why", code="internal").response()
-
     def _batch_failed(self, error: BaseException) -> None:
         self.counters.failures.inc()
         self.on_failure(error)
 
 
-def _json(content: Any) -> Response:
-    return json_response(json_line(content))
-
-
 class Counters:
-    """Counts of one server; nothing is shared with other registries of the process.
+    """Counts of one server, in a registry of its own: every request once, by its path and the status of its answer.
 
-    Every request is counted once in ``requests``, by its path and the status of its answer. The status 499 stands for a
-    client that closed its connection before its answer came.
-
-    Args:
-        open_requests: tells how many requests for the model have begun and not ended.
-        waiting: tells how many windows wait.
+    The status 499 stands for a client that closed its connection before its answer came.
     """
 
     def __init__(self, *, open_requests: Callable[[], int], waiting: Callable[[], int]) -> None:
@@ -209,12 +200,7 @@ class Counters:
         self.seconds = Histogram(
             "linformer_request_seconds", "time to an answer of status 200", ("path",), buckets=_SECONDS, **here
         )
-        self.batches = Histogram(
-            "linformer_batch_windows",
-            "windows of a batch",
-            buckets=_WINDOWS,
-            **here,
-        )
+        self.batches = Histogram("linformer_batch_windows", "windows of a batch", buckets=_WINDOWS, **here)
         self.tokens = Counter("linformer_tokens", "tokens that the model was given", **here)
         self.failures = Counter("linformer_failed_batches", "batches that the model failed at", **here)
         Gauge("linformer_open_requests", "requests that have begun and not ended", **here).set_function(open_requests)

@@ -8,16 +8,15 @@ import heapq
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.inference.document_model import BATCHES_AHEAD, Windows
+from torch_linformer.inference.document_model import BATCHES_AHEAD, DocumentModel, Windows
 
 TURN = 16_384  # characters that are tokenized for a request before others have their turn: some 30 ms
-CHARACTERS = 8  # of a token, at first; where a text has longer ones, twice as many until they suffice,
-MAX_CHARACTERS = 64  # or until so many do not: such a text counts as too long
+CHARS_PER_TOKEN = 8  # first guess, doubled
+MAX_CHARS_PER_TOKEN = 64  # then: too long
 ALIKE = 1.25  # how many times as long as another a window of the same batch may be (docs/log.md)
 
 T = TypeVar("T")
@@ -39,24 +38,16 @@ class Tokenizing:
     ) -> tuple[list[Document], Windows]:
         """The documents without what is not read of them, and their windows.
 
-        A document of which `MAX_CHARACTERS` a token are not enough counts as one of a token more than it may have.
-
-        Args:
-            encode: reads the texts, for
-            prepare: makes windows of some documents.
-            documents: of one request, with the same question if any.
-            max_tokens: that a request may have, where all of a text is read.
-            check: is given the windows of each turn, and raises where they are too many.
+        The documents are of one request, with the same question if any, which may have ``max_tokens`` where all of a
+        text is read; ``check`` is given the windows of each turn, and raises where they are too many. A document of
+        which `MAX_CHARS_PER_TOKEN` a token are not enough counts as one of a token more than it may have.
         """
         cuts = encode.overflow == "cut" and not encode.whole
         tokens = encode.max_length if cuts else max_tokens
         question = documents[0].question
         if question is not None:
             question, _ = await self._beginning(encode, question, encode.max_length)
-        read: list[Document] = []
-        turn: list[Document] = []
-        unread: set[int] = set()
-        parts: list[Windows] = []
+        read, turn, unread, parts = list[Document](), list[Document](), set[int](), list[Windows]()
         characters = 0
         for number, document in enumerate(documents):
             text, decided = await self._beginning(encode, document.text, tokens)
@@ -79,12 +70,12 @@ class Tokenizing:
 
     async def _beginning(self, encode: DocumentEncoder, text: str, tokens: int) -> tuple[str, bool]:
         """As much of a text as decides its first tokens; or what is read of it, and that it does not decide them."""
-        characters = CHARACTERS * tokens
+        characters = CHARS_PER_TOKEN * tokens
         while len(text) > characters:
             beginning = await self._run(characters, encode.beginning, text, tokens, characters)
             if beginning is not None:
                 return beginning, True
-            if characters >= MAX_CHARACTERS * tokens:
+            if characters >= MAX_CHARS_PER_TOKEN * tokens:
                 return text[:characters], False
             characters *= 2
         return text, True
@@ -98,26 +89,15 @@ class BatchError(Exception):
     """The model failed at a batch; the cause says how."""
 
 
-class Reader(Protocol):
-    """What a model makes of windows: a `DocumentModel`."""
-
-    def read(self, windows: Windows) -> Sequence[Any]:
-        """What is kept of each window."""
-
-
-@dataclass(order=True)
-class _Waiting:
-    """A window in the queue, and the place for what is read of it."""
+class _Waiting(NamedTuple):
+    """A window in the queue, ordered by the first two, and the place for what is read of it."""
 
     due: int
     number: int
-    reader: Reader = field(compare=False)
-    window: Windows = field(compare=False)
-    value: asyncio.Future[Any] = field(compare=False)
-
-    @property
-    def length(self) -> int:
-        return int(self.window["length"][0])
+    length: int
+    reader: DocumentModel
+    window: Windows
+    value: asyncio.Future[Any]
 
 
 class Batcher:
@@ -128,11 +108,9 @@ class Batcher:
     at a time. The window that is due first goes next, and with it others for the same reader that are due soon and
     nearly as long, because a batch is padded to its longest window.
 
-    Args:
-        batch_size: windows of a batch at most.
-        batch_tokens: tokens of a batch at most, unless one window has more: what a short request may have to wait for.
-        on_batch: called with the windows and the real tokens of each batch before it is computed.
-        on_failure: called with the error of a batch that failed; all of its windows get a `BatchError`.
+    A batch has ``batch_size`` windows and ``batch_tokens`` tokens at most, unless one window has more; ``on_batch`` is
+    called with how many of both before it is computed, ``on_failure`` with its error where it fails: all of its windows
+    get a `BatchError` then.
     """
 
     def __init__(
@@ -153,13 +131,14 @@ class Batcher:
         self._filled = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "model")
 
-    async def values(self, reader: Reader, windows: Windows) -> list[Any]:
+    async def values(self, reader: DocumentModel, windows: Windows) -> list[Any]:
         """What is read of each window of a request; cancelled, those that still wait are not computed."""
         self._requests += 1
         due, loop, asked = self._tokens, asyncio.get_running_loop(), []
-        for window in split_windows(windows):
-            due += self._requests * window["length"][0]
-            asked.append(_Waiting(due, next(self._numbers), reader, window, loop.create_future()))
+        for at, length in enumerate(windows["length"]):
+            window = {name: [column[at]] for name, column in windows.items()}
+            due += self._requests * length
+            asked.append(_Waiting(due, next(self._numbers), length, reader, window, loop.create_future()))
             heapq.heappush(self._queue, asked[-1])
         self.waiting += len(asked)
         self._filled.set()
@@ -221,11 +200,6 @@ class Batcher:
             heapq.heappush(self._queue, row)
         self.waiting -= len(batch)
         return batch
-
-
-def split_windows(windows: Windows) -> list[Windows]:
-    """Each window by itself."""
-    return [{name: [column[at]] for name, column in windows.items()} for at in range(len(windows["length"]))]
 
 
 def join_windows(parts: Sequence[Windows]) -> Windows:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -15,11 +16,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from torch_linformer.errors import InputError
 from torch_linformer.serving.application import Application
-
-try:
-    import resource
-except ImportError:  # Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 BACKLOG = 2048  # connections that wait until they are taken,
 TAKEN = 4  # so many in one turn of the event loop,
@@ -55,8 +51,6 @@ def address(bound: socket.socket) -> str:
 
 def connections_at_most(connections: int) -> int:
     """So many, or fewer where the process may not open so many files."""
-    if resource is None:
-        return connections
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = files - len(os.listdir("/dev/fd")) - SPARE
     if most < 1:
@@ -91,29 +85,22 @@ def serve(application: Application, bound: socket.socket, most: int, on_ready: C
 
 
 class Connection(H11Protocol):
-    """A connection that makes room for itself where there are as many as may be."""
+    """Where there are more connections than ``most``, a new one closes the one that has been idle longest."""
 
     def __init__(self, *args: Any, most: int, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.most = most
-        self.idle_since = self.loop.time()
+        self.most, self.idle_since = most, self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Close another one, or this one where all others are in work."""
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
         if len(self.connections) > self.most:
-            idle = [
-                connection
-                for connection in self.connections
-                if isinstance(connection, Connection) and connection.is_idle
-            ]
-            longest = min(idle, key=lambda connection: connection.idle_since)
+            idle = [other for other in self.connections if isinstance(other, Connection) and other.is_idle]
+            longest = min(idle, key=lambda connection: connection.idle_since)  # this one where all others are in work
             self.connections.discard(longest)
             longest.transport.close()
 
     def on_response_complete(self) -> None:
-        """Idle from now on."""
         self.idle_since = self.loop.time()
         super().on_response_complete()
 
