@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from torch_linformer.analysis import inspect_text, measure_spectrum, plot_attention, plot_projections
-from torch_linformer.analysis.inspection.page import inspect_folder, render_inspection
-from torch_linformer.analysis.spectra.observing import observe_heads
-from torch_linformer.analysis.spectra.spectrum_run import run_spectrum
+from torch_linformer.analysis.observing import observe_heads
+from torch_linformer.analysis.page import inspect_folder, render_inspection
+from torch_linformer.analysis.spectrum_report import run_spectrum
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.errors import InputError

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from torch_linformer.analysis import measure_spectrum
-from torch_linformer.analysis.spectra.advice import BOUND
+from torch_linformer.analysis.spectrum import BOUND
 from torch_linformer.cli.app import run
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.training.sizes import SIZES as MODEL_SIZES

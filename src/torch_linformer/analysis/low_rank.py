@@ -24,27 +24,39 @@ and C. Then the sum is proportional to ‖A^½ (I − Π) C^½‖², and by Ecka
 A^-½ U Uᵀ A^½, where U holds the K first eigenvectors of A^½ C A^½.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torch_linformer.analysis.spectra.observing import (
-    HeadSlots,
-    ObservedHead,
-    attend_beside_slots,
-    attend_to_slots,
-    beginning_slots,
-)
-from torch_linformer.analysis.spectra.spectrum import LowRankErrors
+from torch_linformer.analysis.observing import ObservedHead
+from torch_linformer.functional import ExactTokens, Slots, Window, dynamic_slots, slot_attention
 from torch_linformer.functional.slots import average_windows
 
 KS = (8, 16, 32, 64, 128, 256, 512)
 LONGEST = 1024  # tokens that are fitted to: the fit keeps two N × N matrices for every head of the model
+WINDOW = 64  # tokens
 OF_KEYS = ("segment_means_of_keys_too", "slots", "window_and_exact", "slots_window_and_exact")  # compressed too
 _RIDGE = 1e-3  # of the mean diagonal of A, added to it: no division by zero where no query attends
 
-Place = tuple[int, int]
+
+@dataclass(frozen=True, kw_only=True)
+class LowRankErrors:
+    """Measured relative errors of the attention's output, by what is compressed and how.
+
+    Attributes:
+        ks: the K that were tried.
+        errors: by the names above, (L, H, len(ks)): ‖P̃V − PV‖ / ‖PV‖, means over documents.
+        fitted_on: number of documents that projections were fitted to.
+        measured_on: number of other documents, on which all errors were measured.
+    """
+
+    ks: Sequence[int]
+    errors: Mapping[str, Tensor]
+    fitted_on: int
+    measured_on: int
 
 
 class LowRankMeasurement:
@@ -63,8 +75,8 @@ class LowRankMeasurement:
         self.shape, self.ks = shape, tuple(k for k in ks if k <= length)
         generator = torch.Generator().manual_seed(seed)
         self.gaussian = torch.randn(max(self.ks, default=0), length, generator=generator)
-        self.moments: dict[Place, tuple[Tensor, Tensor]] = {}
-        self.fits: dict[Place, tuple[Tensor, Tensor]] = {}
+        self.moments: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self.fits: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.sums: dict[str, Tensor] = {}
         self.is_masked = False
 
@@ -81,43 +93,35 @@ class LowRankMeasurement:
 
     def measure(self, head: ObservedHead) -> None:
         """Add the errors for a head of one document."""
-        output = head.weights @ head.value
-        gaussian = self.gaussian.to(head.value)
-        at_random = head.weights @ gaussian.mT, gaussian @ head.value
-        by_fit = self._fitted(head)
+        output, gaussian = head.weights @ head.value, self.gaussian.to(head.value)
         self.is_masked |= head.mask is not None
-        without_slots = {} if self.is_masked else {"window_and_exact": attend_beside_slots(head, None)}
-        if head.own is not None:
-            without_slots["own_slots"] = head.own
+        # Of both the first K columns and rows are the projection of rank K.
+        projections = {"random": (head.weights @ gaussian.mT, gaussian @ head.value)}
+        if fit := self.fits.get((head.layer, head.number)):
+            read, write = (x.to(head.value) for x in fit)
+            projections["fitted"] = head.weights @ write, read.mT @ head.value
+        whatever_k = {} if head.own is None else {"own_slots": head.own}
+        if not self.is_masked:
+            whatever_k["window_and_exact"] = attend_beside_slots(head, None)
         for column, k in enumerate(self.ks):
             width = -(-len(output) // k)
-            means = _segment_means(head.value, width)
-            outputs = {
-                "random": at_random[0][:, :k] @ at_random[1][:k] / k,
-                "segment_means": head.weights @ means.repeat_interleave(width, dim=0)[: len(output)],
-            }
-            if by_fit is not None:
-                outputs["fitted"] = by_fit[0][:, :k] @ by_fit[1][:k]
+            keys, values = (average_windows(x[None], width, -(-len(x) // width))[0] for x in (head.key, head.value))
+            outputs = {name: weights[:, :k] @ slots[:k] for name, (weights, slots) in projections.items()}
+            outputs["random"] /= k
+            outputs["segment_means"] = head.weights @ values.repeat_interleave(width, dim=0)[: len(output)]
             if not self.is_masked:
-                slots = beginning_slots(head, k)
+                # Chosen by the input as they begin, before any training: only the prior, w = 0.
+                queries = head.key.new_zeros(k, head.key.shape[1])
+                slots = dynamic_slots(queries, head.key[None, None], head.value[None, None])
                 outputs |= {
-                    "segment_means_of_keys_too": attend_to_slots(
-                        head, HeadSlots(_segment_means(head.key, width), means)
-                    ),
-                    "slots": attend_to_slots(head, slots),
+                    "segment_means_of_keys_too": attend_to_slots(head, keys, values),
+                    "slots": attend_to_slots(head, slots.keys[0, 0], slots.values[0, 0]),
                     "slots_window_and_exact": attend_beside_slots(head, slots),
                 }
-            for name, approximate in {**outputs, **without_slots}.items():
+            for name, approximate in {**outputs, **whatever_k}.items():
                 error = torch.linalg.norm(approximate - output) / torch.linalg.norm(output)
                 totals = self.sums.setdefault(name, torch.zeros(*self.shape, len(self.ks), dtype=torch.float64))
                 totals[head.layer, head.number, column] += error.double().cpu()
-
-    def _fitted(self, head: ObservedHead) -> tuple[Tensor, Tensor] | None:
-        """The weights and the values by the fit of the head, (N, k) and (k, Dv); None without one."""
-        if (head.layer, head.number) not in self.fits:
-            return None
-        read, write = self.fits[head.layer, head.number]
-        return head.weights @ write.to(head.value), read.to(head.value).mT @ head.value
 
     def result(self, fitted_on: int, measured_on: int) -> LowRankErrors:
         """The errors, means over the measured documents."""
@@ -138,6 +142,22 @@ def fitted_projection(gram: Tensor, covariance: Tensor, k: int) -> tuple[Tensor,
     return (root @ directions).float(), (inverse @ directions).float()
 
 
-def _segment_means(x: Tensor, width: int) -> Tensor:
-    """Means over segments of ``width`` rows of ``(N, D)``."""
-    return average_windows(x.unsqueeze(0), width, -(-len(x) // width)).squeeze(0)
+def attend_to_slots(head: ObservedHead, keys: Tensor, values: Tensor) -> Tensor:
+    """The output ``(N, Dv)`` of a softmax over only these K slots; a mass that all have would change nothing."""
+    return torch.softmax((head.query @ keys.mT) * head.scaling, dim=-1) @ values
+
+
+def attend_beside_slots(head: ObservedHead, slots: Slots | None) -> Tensor:
+    """The output of one softmax over the window, the first and the last token, and slots with their mass, if any."""
+    length, ends = len(head.key), sorted({0, len(head.key) - 1})
+    query, key, value = (x[None, None] for x in (head.query, head.key, head.value))
+    seen_apart = torch.zeros(1, length, dtype=torch.bool, device=key.device)
+    seen_apart[:, ends] = True
+    joint = Slots(key[:, :, :0], value[:, :, :0])
+    if slots is not None:
+        number = slots.keys.shape[2]
+        joint = Slots(slots.keys, slots.values, bias=key.new_full((1, 1, number), math.log(length / number)))
+    exact = ExactTokens(key[:, :, ends], value[:, :, ends])
+    window = Window(key, value, WINDOW // 2, padding=seen_apart)
+    output, _ = slot_attention(query, joint, exact=exact, window=window, scale=head.scaling)
+    return output[0, 0]

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from torch_linformer.analysis.inspection.attention_maps import (
+from torch_linformer.analysis.attention_maps import (
     LayerAttention,
     attention_of_encoder,
     attention_of_layers,
     attention_of_windows,
 )
-from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients, lexical_shares
+from torch_linformer.analysis.relevance import Relevance, integrated_gradients, lexical_shares
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
 from torch_linformer.encoders.heads import head_of
 from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration, LinformerModel
@@ -107,12 +107,16 @@ def inspect_text(
     """
     backbone, say = _reader(model), on_progress or (lambda doing: None)
     config = reader_config(model.config)
-    chosen = _check_layers(layers, config.num_hidden_layers)
+    count = config.num_hidden_layers
+    chosen = range(count) if layers is None else sorted(set(layers))
+    for number in chosen:
+        if not 0 <= number < count:
+            raise ValueError(f"layers must lie between 0 and {count - 1}, got {number}")
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # no tokenizer takes a lone surrogate
     encoding = _encode(tokenizer, text, read_length(config), cut)
     names = ("input_ids", "special_tokens_mask")
     input_ids, special = (torch.tensor([encoding[name]], device=backbone.device) for name in names)
-    training = model.training
+    training, answer = model.training, None
     cast(nn.Module, model).eval()
     try:
         say("attention")
@@ -121,12 +125,14 @@ def inspect_text(
         else:
             is_ours = isinstance(backbone, LinformerModel)
             attention = (attention_of_layers if is_ours else attention_of_encoder)(backbone, input_ids, chosen)
-        answer = None
         if head_of(model) == "rows":
             say("which tokens the answer draws on")
             answer = _answer(model, backbone, input_ids, special == 0)
     finally:
         model.train(training)
+    encoder, longest_exact = getattr(config, "backbone_config", None) or config, 0
+    if isinstance(encoder, LinearConfig) and encoder.linformer is not None:
+        longest_exact = encoder.linear_options.longest_exact
     return Inspection(
         text=text,
         tokens=cast("list[str]", tokenizer.convert_ids_to_tokens(encoding["input_ids"])),
@@ -136,16 +142,8 @@ def inspect_text(
         layers=attention,
         answer=answer,
         lexical=getattr(model, "lexical", None) is not None,
-        exact_below=_exact_below(config, len(encoding["input_ids"])),
+        exact_below=longest_exact if input_ids.shape[1] <= longest_exact else 0,
     )
-
-
-def _exact_below(config: Any, length: int) -> int:
-    """Tokens that an encoder reads exactly, where ``length`` is not more; 0 for what reads all texts alike."""
-    config = getattr(config, "backbone_config", None) or config
-    is_linear = isinstance(config, LinearConfig) and config.linformer is not None
-    exact = config.linear_options.longest_exact if is_linear else 0
-    return exact if length <= exact else 0
 
 
 def _reader(model: AnyModel) -> Any:
@@ -167,15 +165,6 @@ def _reader(model: AnyModel) -> Any:
             "model that reads whole documents"
         )
     return backbone
-
-
-def _check_layers(layers: Sequence[int] | None, count: int) -> list[int]:
-    if layers is None:
-        return list(range(count))
-    for number in layers:
-        if not 0 <= number < count:
-            raise ValueError(f"layers must lie between 0 and {count - 1}, got {number}")
-    return sorted(set(layers))
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str, max_len: int, cut: bool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from torch_linformer.nn.projection import SequenceProjection
 COLUMNS = 512  # positions projected at a time
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LayerAttention:
     r"""The attention of one layer in one document of N tokens.
 
@@ -34,20 +34,21 @@ class LayerAttention:
         weights: :math:`\bar P`, ``(H, N, S)``: rows sum to 1. S is K slots, then T exact tokens, then the positions of
             the local window, from the first before the token to the last after it; or, in ordinary attention, the N
             tokens.
+        exact: the places of the exact tokens, ``(T,)``; those that a short document lacks have no weight.
         proj_k: E as it was applied to N tokens, ``(H, N, K)``, with the length factor; where the input chooses the
             slots, the P of this document. None without slots and with ``projection="max"``.
         proj_v: F, likewise; the same tensor where E = F.
-        exact: the places of the exact tokens, ``(T,)``; those that a short document lacks have no weight.
         reach: positions of the local window on either side of a token; None without a window.
         num_slots: K; 0 in ordinary attention, and where there is only a window.
     """
 
     weights: Tensor
-    proj_k: Tensor | None
-    proj_v: Tensor | None
+    _: KW_ONLY
     exact: Tensor
-    reach: int | None
-    num_slots: int
+    proj_k: Tensor | None = None
+    proj_v: Tensor | None = None
+    reach: int | None = None
+    num_slots: int = 0
 
     @property
     def is_ordinary(self) -> bool:
@@ -108,6 +109,11 @@ def spread_window(band: Tensor) -> Tensor:
     return band.new_zeros(length, length + 2 * reach).scatter(1, column, band)[:, reach : reach + length]
 
 
+def block_means(matrix: Tensor, block: int) -> Tensor:
+    """Means over every ``block`` rows of ``(N, S)``, ``(⌈N / block⌉, S)``; the last block may have fewer rows."""
+    return torch.stack([rows.mean(dim=0) for rows in matrix.split(block)]) if block > 1 else matrix
+
+
 def projection_matrix(projection: SequenceProjection, length: int, like: Tensor) -> Tensor:
     r"""E as a map applies it to ``length`` real tokens: ``(length, K)``, or ``(H, length, K)`` with one a head.
 
@@ -135,34 +141,27 @@ def attention_of_layers(
 ) -> dict[int, LayerAttention]:
     """Run a document ``(1, N)`` and return the attention of some layers by their number from 0, on the CPU."""
     attentions = {number: layer.self_attn for number, layer in enumerate(backbone.encoder.each_layer())}
-    chosen = {number: attentions[number] for number in layers}
     inputs = dict[Attention, Tensor]()
     with ExitStack() as hooks:
-        for attention in chosen.values():
-            keep = attention.register_forward_pre_hook(lambda read, args: inputs.update({read: args[0]}))
+        for number in layers:
+            keep = attentions[number].register_forward_pre_hook(lambda read, args: inputs.update({read: args[0]}))
             hooks.enter_context(keep)
         outputs = backbone(input_ids, output_attentions=True, use_cache=False)
-    matrices: dict[object, Tensor] = {}
-    return {
-        number: _look(attention, inputs[attention], outputs.attentions[number][0], backbone, matrices)
-        for number, attention in chosen.items()
-    }
+    found, matrices = {}, dict[object, Tensor]()
+    for number in layers:
+        attention, weights = attentions[number], outputs.attentions[number][0]
+        x, context = inputs[attention], attention.context
+        if isinstance(context, SlotContext):
+            heads = attention.head_maps.heads(Pair(x, x)) if context.k else Pair(x, x)
+            shared = backbone.encoder.shared_projection
+            found[number] = _slots_of(context, x, (Pair(x, x), heads), weights, matrices, shared)
+        else:
+            none = torch.zeros(0, dtype=torch.long)
+            found[number] = LayerAttention(weights.cpu(), exact=none)
+    return found
 
 
-def _look(
-    attention: Attention, x: Tensor, weights: Tensor, backbone: LinformerModel, matrices: dict[object, Tensor]
-) -> LayerAttention:
-    """What an attention did, that read ``x`` ``(1, N, C)`` and had these ``weights`` ``(H, N, S)``."""
-    context = attention.context
-    if not isinstance(context, SlotContext):
-        none = torch.zeros(0, dtype=torch.long)
-        return LayerAttention(weights=weights.cpu(), proj_k=None, proj_v=None, exact=none, reach=None, num_slots=0)
-    inputs = Pair(x, x)
-    heads = attention.head_maps.heads(inputs) if context.k else inputs
-    return layer_with_slots(context, x, (inputs, heads), weights, matrices, backbone.encoder.shared_projection)
-
-
-def layer_with_slots(
+def _slots_of(
     context: SlotContext,
     like: Tensor,
     read: tuple[Pair, Pair],
@@ -170,53 +169,43 @@ def layer_with_slots(
     matrices: dict[object, Tensor],
     shared: SequenceMap | None = None,
 ) -> LayerAttention:
-    """What a context did in one document.
+    """What a context did that had ``weights`` ``(H, N, S)`` in a document; ``like`` is a sequence ``(1, N, ·)`` of it.
 
-    Args:
-        context: of a layer.
-        like: a sequence ``(1, N, ·)`` of the document.
-        read: inputs and heads of its keys and values; a context without slots looks at neither.
-        weights: ``(H, N, S)``.
-        matrices: the matrices that no input changes, of the layers before; it is added to.
-        shared: the map of a context without its own.
+    ``read`` are the inputs and the heads of its keys and values. Matrices that no input changes are made once for all
+    layers, in ``matrices``; ``shared`` is the map of a context without its own.
     """
-    proj_k, proj_v = None, None
+    heads, length = weights.shape[:2]
+
+    def of_heads(matrix: Tensor) -> Tensor:
+        """``(H, N, K)``: one of a head of keys repeated for its query heads; one for all heads is not copied."""
+        return matrix.expand(heads, -1, -1) if len(matrix) == 1 else repeat_heads(matrix.unsqueeze(0), heads)[0]
+
+    def matrix_of(projection: SequenceMap, scored: Tensor) -> Tensor | None:
+        if isinstance(projection, DynamicProjection):
+            return of_heads(projection.matrix(scored)[0].to(weights).cpu())
+        if projection.projection == "max":
+            return None
+        # A map without parameters is the same in every layer.
+        owner = (projection.window, projection.k) if projection.weight is None else projection
+        if owner not in matrices:
+            matrix = projection_matrix(projection, length, weights).cpu()
+            matrices[owner] = of_heads(matrix if matrix.dim() == 3 else matrix.unsqueeze(0))
+        return matrices[owner]
+
+    proj_k = proj_v = None
     if context.k:
         maps = context.maps(shared)
         scored = maps.scored(*read)
-        proj_k = _matrix_of_heads(maps.key, scored.key, weights, matrices)
-        proj_v = proj_k if maps.is_one else _matrix_of_heads(maps.value, scored.value, weights, matrices)
+        proj_k = matrix_of(maps.key, scored.key)
+        proj_v = proj_k if maps.is_one else matrix_of(maps.value, scored.value)
     return LayerAttention(
-        weights=weights.cpu(),
+        weights.cpu(),
         proj_k=proj_k,
         proj_v=proj_v,
         exact=find_exact_tokens(like, None, context.exact_first, context.exact_last).positions[0].cpu(),
         reach=None if context.window is None else context.window // 2,
         num_slots=context.k,
     )
-
-
-def _matrix_of_heads(
-    projection: SequenceMap, scored: Tensor, weights: Tensor, matrices: dict[object, Tensor]
-) -> Tensor | None:
-    """The matrix of every query head, ``(H, N, K)``; one that no input changes is made once for all its layers."""
-    heads, length = weights.shape[:2]
-    if isinstance(projection, DynamicProjection):
-        return _repeated(projection.matrix(scored)[0].to(weights).cpu(), heads)
-    if projection.projection == "max":
-        return None
-    # A map without parameters is the same in every layer.
-    owner = (projection.window, projection.k) if projection.weight is None else projection
-    if owner not in matrices:
-        matrix = projection_matrix(projection, length, weights).cpu()
-        matrices[owner] = _repeated(matrix if matrix.dim() == 3 else matrix.unsqueeze(0), heads)
-    return matrices[owner]
-
-
-def _repeated(matrices: Tensor, heads: int) -> Tensor:
-    """Matrices of one or of all key/value heads for the query heads; one is not copied."""
-    one = matrices.shape[0] == 1
-    return matrices.expand(heads, -1, -1) if one else repeat_heads(matrices.unsqueeze(0), heads)[0]
 
 
 @torch.no_grad()
@@ -242,9 +231,7 @@ def attention_of_encoder(
         if numbers[-1] in chosen:
             heads = Pair(args[1], args[2])
             like = heads.key[:, 0]  # its order of tokens is that of all heads
-            seen[numbers[-1]] = layer_with_slots(
-                cast(EncoderContext, context), like, (heads, heads), output[1][0], matrices
-            )
+            seen[numbers[-1]] = _slots_of(cast(EncoderContext, context), like, (heads, heads), output[1][0], matrices)
 
     with ExitStack() as stack:
         for context in cast(nn.Module, encoder).modules():
@@ -282,13 +269,12 @@ def attention_of_windows(
     is_exact = (columns < first) | (columns >= length - last)
     number = torch.searchsorted(exact, columns)
     index = torch.where(is_exact, number, len(exact) + window - 1 + columns - tokens.unsqueeze(1))
+    width = len(exact) + 2 * window - 1
+    seen = windows.real[place // window] & (index >= 0) & (index < width)
     found = {}
     for layer in layers:
         rows = told[layer].transpose(0, 1).flatten(1, 2)[:, place].float()  # (H, N, n)
-        weights = rows.new_zeros(rows.shape[0], length, len(exact) + 2 * window - 1)
-        seen = windows.real[place // window] & (index >= 0) & (index < weights.shape[-1])
-        weights.scatter_add_(2, index.clamp(0, weights.shape[-1] - 1).expand_as(rows), rows * seen)
-        found[layer] = LayerAttention(
-            weights=weights.cpu(), proj_k=None, proj_v=None, exact=exact.cpu(), reach=window - 1, num_slots=0
-        )
+        weights = rows.new_zeros(rows.shape[0], length, width)
+        weights.scatter_add_(2, index.clamp(0, width - 1).expand_as(rows), rows * seen)
+        found[layer] = LayerAttention(weights.cpu(), exact=exact.cpu(), reach=window - 1)
     return found

@@ -9,12 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from torch_linformer.models.lexical_head import KINDS, PAIR, LexicalHead
 from torch_linformer.models.row_windows import Windows
 
-SHOWN_AS_THEY_ARE = "\n\t"
 STEPS = 16
 MOST_PASSAGES = 5  # that are shown
 MOST_TOKENS = 40  # in a passage
@@ -59,16 +57,15 @@ def cut_into_pieces(text: str, spans: Sequence[tuple[int, int]], tokens: Sequenc
 
 def visible(text: str) -> str:
     """``text`` with a symbol for every control character and the code of every other invisible one."""
-    return "".join(char if char in SHOWN_AS_THEY_ARE else _shown(char) for char in text)
-
-
-def _shown(char: str) -> str:
-    category, code = unicodedata.category(char), ord(char)
-    if category == "Cc":
-        return chr(0x2400 + code) if code < 0x20 else "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟨U+{code:04X}⟩"
-    if category in ("Cf", "Zl", "Zp", "Cs"):  # marks of direction, for instance, would rearrange the text around them
-        return f"⟨U+{code:04X}⟩"
-    return char
+    shown = []
+    for char in text:
+        category, code = unicodedata.category(char), ord(char)
+        if category == "Cc" and char not in "\n\t" and code <= 0x7F:
+            char = chr(0x2400 + code) if code < 0x20 else "\N{SYMBOL FOR DELETE}"
+        elif code > 0x7F and category in ("Cc", "Cf", "Zl", "Zp", "Cs"):  # marks of direction would rearrange the text
+            char = f"⟨U+{code:04X}⟩"
+        shown.append(char)
+    return "".join(shown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +120,22 @@ def integrated_gradients(
     places, shares = np.polynomial.legendre.leggauss(steps)
     for place, share in zip((places + 1) / 2, shares / 2, strict=True):
         point = (empty + float(place) * difference).requires_grad_()
-        with torch.enable_grad(), _embedded_as(embeddings, point):
+        with torch.enable_grad(), embeddings.register_forward_hook(lambda *_, point=point: point):
             reached = score()
             for number in range(len(scores)):
                 (gradient,) = torch.autograd.grad(reached[number], point, retain_graph=number < len(scores) - 1)
                 values[..., number] += float(share) * (gradient * difference).sum(dim=-1)
     values = (values if windows is None else windows.join(values))[0].mT
     return Relevance(values=values.cpu(), scores=scores.cpu(), blank_scores=blank_scores.cpu())
+
+
+@torch.enable_grad()  # as above: without gradients a model may read a document in chunks
+def _read(score: Callable[[], Tensor], embeddings: nn.Module) -> tuple[Tensor, Tensor]:
+    """What the first layer reads, and the scores."""
+    outputs: list[Tensor] = []
+    with embeddings.register_forward_hook(lambda module, inputs, output: outputs.append(output)):
+        scores = score()
+    return outputs[0].detach(), scores.detach()
 
 
 @torch.no_grad()
@@ -156,20 +162,6 @@ def lexical_shares(head: LexicalHead, input_ids: Tensor) -> Tensor:
     sizes = torch.bincount(number[number >= 0], minlength=len(of_words)).to(accurate)
     shares = torch.where((number >= 0).unsqueeze(-1), (of_words / sizes.clamp(min=1).unsqueeze(-1))[number], 0.0)
     return shares.mT.cpu()
-
-
-@torch.enable_grad()  # as below: without gradients a model may read a document in chunks
-def _read(score: Callable[[], Tensor], embeddings: nn.Module) -> tuple[Tensor, Tensor]:
-    """What the first layer reads, and the scores."""
-    outputs: list[Tensor] = []
-    with embeddings.register_forward_hook(lambda module, inputs, output: outputs.append(output)):
-        scores = score()
-    return outputs[0].detach(), scores.detach()
-
-
-def _embedded_as(embeddings: nn.Module, point: Tensor) -> RemovableHandle:
-    """A context in which the embeddings return ``point``, whatever they are given."""
-    return embeddings.register_forward_hook(lambda module, inputs, output: point)
 
 
 class Passage(NamedTuple):

@@ -1,12 +1,31 @@
 """Integrated gradients add up to the change of the score, and are exact where the score is linear."""
 
+import re
+import unicodedata
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torch_linformer.analysis import inspect_text
-from torch_linformer.analysis.inspection.relevance import integrated_gradients, lexical_shares
+from torch_linformer.analysis.relevance import (
+    MOST_CHARACTERS,
+    MOST_TOKENS,
+    Passage,
+    Piece,
+    cut_into_passages,
+    cut_into_pieces,
+    integrated_gradients,
+    lexical_shares,
+    ranked_passages,
+    shown_passage,
+    visible,
+)
+from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models.lexical_head import KINDS, PAIR, LexicalHead
 
+BYTES = build_tokenizer("bytes", [], max_length=100)
 IDS = torch.tensor([[2, 4, 5, 6, 7, 4, 3]])
 OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
 
@@ -124,3 +143,93 @@ def test_an_answer_draws_on_the_lexical_head_too(build, words, lexical):
     torch.testing.assert_close(
         relevance.values.sum(-1), relevance.scores - relevance.blank_scores, rtol=1e-2, atol=1e-2
     )
+
+
+# The text in passages and in pieces
+
+
+def spans_of(text):
+    """A token a word or mark, between two special ones."""
+    return [(0, 0), *(found.span() for found in re.finditer(r"\w+|[^\w\s]", text)), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "passages"),
+    [
+        ("Wet mud. It rains! Sun? No…  sand", ["Wet mud.", "It rains!", "Sun?", "No…", "sand"]),
+        ("a = 1\nb = 2.5\n\n\nreturn a.b", ["a = 1", "b = 2.5", "return a.b"]),
+        ("wet", ["wet"]),
+    ],
+)
+def test_sentences_and_lines(text, passages):
+    spans = spans_of(text)
+    found = cut_into_passages(text, spans)
+    assert [text[spans[each.start][0] : spans[each[-1]][1]] for each in found] == passages
+    assert [token for each in found for token in each] == list(range(1, len(spans) - 1))
+
+
+def test_a_long_sentence_has_several_passages():
+    text = "mud " * (2 * MOST_TOKENS + 1)
+    assert list(map(len, cut_into_passages(text, spans_of(text)))) == [MOST_TOKENS, MOST_TOKENS, 1]
+
+
+def test_a_special_token_inside_parts_two_passages_and_is_in_none():
+    assert cut_into_passages("wet mud", [(0, 3), (0, 0), (4, 7)]) == [range(0, 1), range(2, 3)]
+
+
+def test_the_largest_sums_come_first_whatever_their_sign():
+    values = torch.tensor([9.0, 1.0, 1.0, -5.0, 1.0, 0.0, 0.0, 0.5, 0.25])
+    passages = [range(1, 3), range(3, 5), range(5, 7), range(7, 9)]
+    assert ranked_passages(passages, values) == [Passage(3, 4, -4.0, 3), Passage(1, 2, 2.0, 1), Passage(7, 8, 0.75, 7)]
+
+
+def test_only_the_first_five_are_kept():
+    values = torch.arange(1.0, 10.0)
+    found = ranked_passages([range(number, number + 1) for number in range(9)], values)
+    assert [each.first for each in found] == [8, 7, 6, 5, 4]
+
+
+def test_a_passage_is_shown_on_one_line_and_shortened():
+    text = "wet\n  mud \x1b" + " sea" * 100
+    spans = spans_of(text)
+    shown = shown_passage(text, spans, Passage(1, len(spans) - 2, 1.0, 1))
+    assert shown.startswith("wet mud ␛ sea") and shown.endswith("…") and len(shown) == MOST_CHARACTERS
+
+
+def test_words_gaps_and_special_tokens():
+    spans = [(0, 0), (1, 4), (6, 9), (0, 0)]
+    assert cut_into_pieces(" wet  mud!", spans, ["<cls>", "wet", "mud", "<sep>"]) == [
+        Piece("<cls>", 0, 0, special=True),
+        Piece(" ", -1, -1),
+        Piece("wet", 1, 1),
+        Piece("  ", -1, -1),
+        Piece("mud", 2, 2),
+        Piece("<sep>", 3, 3, special=True),
+    ]
+
+
+def test_tokens_that_share_a_character_are_one_piece():
+    assert cut_into_pieces("日x", [(0, 1), (0, 1), (0, 1), (1, 2)], list("abcd")) == [
+        Piece("日", 0, 2),
+        Piece("x", 3, 3),
+    ]
+
+
+def test_what_shows_nothing_is_shown():
+    assert visible("a\0\x1b[31m\x7f\x85\u202e\u200b\ud800\n\tb") == "a␀␛[31m␡⟨U+0085⟩⟨U+202E⟩⟨U+200B⟩⟨U+D800⟩\n\tb"
+    assert visible("naïve 日本 <b>&amp;") == "naïve 日本 <b>&amp;"
+
+
+@given(st.text(max_size=60))
+def test_every_character_and_every_token_is_there_once(text):
+    encoding = BYTES(text, return_offsets_mapping=True, split_special_tokens=True)
+    tokens = BYTES.convert_ids_to_tokens(encoding["input_ids"])
+    pieces = cut_into_pieces(text, encoding["offset_mapping"], tokens)
+    assert "".join(piece.text for piece in pieces if not piece.special) == visible(text)
+    numbers = [number for piece in pieces if piece.first >= 0 for number in range(piece.first, piece.last + 1)]
+    assert numbers == list(range(len(tokens)))
+
+
+@given(st.characters())
+def test_nothing_stays_that_could_rearrange_its_surroundings(char):
+    assert not any(unicodedata.category(shown) in ("Cf", "Cs") for shown in visible(char))

@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from torch_linformer.analysis.inspection.attention_maps import LayerAttention
-from torch_linformer.analysis.inspection.inspect_text import Inspection
-from torch_linformer.analysis.inspection.page_arrays import block_means
+from torch_linformer.analysis.attention_maps import LayerAttention, block_means
+from torch_linformer.analysis.inspection import Inspection
 from torch_linformer.reporting.plots import BLUE, ORANGE, draw_figure
 
 MOST_CELLS = 512  # along an axis: more than a panel has pixels is drawn as means of blocks
 UNSIGNED = LinearSegmentedColormap.from_list("unsigned", ["#ffffff", BLUE, "#0b2f4a"])
-Panel = tuple[str, str, str, Tensor]  # title, what the columns and the rows are, and the matrix
 SIGNED = LinearSegmentedColormap.from_list("signed", ["#5a2600", ORANGE, "#ffffff", BLUE, "#0b2f4a"])
+Panel = tuple[str, str, str, Tensor]  # title, what the columns and the rows are, and the matrix
 
 
 def plot_attention(inspection: Inspection, layer: int = 0, head: int = 0) -> Figure:
@@ -74,28 +72,26 @@ def _layer(inspection: Inspection, layer: int, head: int) -> LayerAttention:
 
 def _figure(panels: Sequence[Panel], height: float) -> Figure:
     def draw(figure: Figure) -> None:
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _map(axes, *panel)
+        for axes, (title, columns, rows, matrix) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
+            height, width = matrix.shape
+            cells = block_means(matrix, -(-height // MOST_CELLS))
+            cells = block_means(cells.mT, -(-width // MOST_CELLS)).mT.float()
+            limit = float(torch.quantile(cells.abs().flatten()[:: 1 + cells.numel() // 1_000_000], 0.998)) or 1.0
+            signed = bool((cells < 0).any())
+            image = axes.imshow(
+                cells.numpy(),
+                cmap=SIGNED if signed else UNSIGNED,
+                vmin=-limit if signed else 0.0,
+                vmax=limit,
+                extent=(0, width, height, 0),
+                aspect="auto",
+                interpolation="nearest",
+            )
+            axes.set(title=title, xlabel=columns, ylabel=rows)
+            axes.grid(False)
+            bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.8)
+            bar.outline.set_visible(False)
 
     return draw_figure(draw, height=height, width=460 * len(panels))
-
-
-def _map(axes: Axes, title: str, columns: str, rows: str, matrix: Tensor) -> None:
-    height, width = matrix.shape
-    cells = block_means(matrix, -(-height // MOST_CELLS))
-    cells = block_means(cells.mT, -(-width // MOST_CELLS)).mT
-    limit = float(torch.quantile(cells.abs().flatten()[:: 1 + cells.numel() // 1_000_000].float(), 0.998)) or 1.0
-    signed = bool((cells < 0).any())
-    image = axes.imshow(
-        cells.float().numpy(),
-        cmap=SIGNED if signed else UNSIGNED,
-        vmin=-limit if signed else 0.0,
-        vmax=limit,
-        extent=(0, width, height, 0),
-        aspect="auto",
-        interpolation="nearest",
-    )
-    axes.set(title=title, xlabel=columns, ylabel=rows)
-    axes.grid(False)
-    bar = axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.8)
-    bar.outline.set_visible(False)

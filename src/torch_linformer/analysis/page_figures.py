@@ -1,5 +1,6 @@
 """The empty figures of the page, by Bokeh: the page's script fills them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,27 @@ from bokeh.embed import json_item
 from bokeh.models import BasicTickFormatter, ColorBar, ColumnDataSource, LinearColorMapper, Range1d, Span
 from bokeh.plotting import figure
 
+from torch_linformer.analysis.attention_maps import LayerAttention
+
 TOOLS = "pan,box_zoom,zoom_in,zoom_out,reset"
 
 
-def map_figure(name: str, x: tuple[str, int], y: tuple[str, int]) -> Any:
-    """A heat map for the page; ``x`` and ``y`` are what is on an axis and how many there are of it."""
+def page_figures(layers: Sequence[LayerAttention], length: int) -> dict[str, Any]:
+    """Those of these layers on a document of ``length`` tokens, by name."""
+    with_slots = next((layer for layer in layers if layer.num_slots), None)
+    figures = {}
+    if any(layer.has_token_map for layer in layers):
+        figures["tokens"] = _map("tokens", ("token drawn on", length), ("token", length))
+    if with_slots is not None:
+        figures["slots"] = _map("slots", ("slot", with_slots.weights.shape[2]), ("token", length))
+        if with_slots.proj_v is not None:
+            figures["projection"] = _map("projection", ("position", length), ("slot", with_slots.num_slots))
+            figures["profile"] = _profile("profile", length)
+    return figures
+
+
+def _map(name: str, x: tuple[str, int], y: tuple[str, int]) -> Any:
+    """A heat map; ``x`` and ``y`` are what is on an axis and how many there are of it."""
     (x_label, columns), (y_label, rows) = x, y
     plot = _figure(name, x_label, Range1d(0, columns, bounds=(0, columns), name=f"{name}-x"), height=440, whole=True)
     plot.y_range = Range1d(rows, 0, bounds=(0, rows), name=f"{name}-y")
@@ -31,7 +48,7 @@ def map_figure(name: str, x: tuple[str, int], y: tuple[str, int]) -> Any:
     return json_item(plot)
 
 
-def profile_figure(name: str, length: int) -> Any:
+def _profile(name: str, length: int) -> Any:
     """Lines over the positions of a document, of E and F."""
     plot = _figure(name, "position", Range1d(0, length, bounds=(0, length), name=f"{name}-x"), height=180, whole=False)
     for line in ("k", "v"):

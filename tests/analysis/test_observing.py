@@ -15,7 +15,7 @@ from transformers import (
     T5Model,
 )
 
-from torch_linformer.analysis.spectra.observing import check_readable, observe_heads
+from torch_linformer.analysis.observing import check_readable, observe_heads
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.nn.layer import TransformerLayer
 
@@ -40,8 +40,8 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_are_those_that_the_model_returns(name, build, draw_documents, eager_weights):
-    model, (document,) = build(name), draw_documents(1, 37)
+def test_weights_are_those_that_the_model_returns(name, lively, draw_documents, eager_weights):
+    model, (document,) = lively(name), draw_documents(1, 37)
     shown = {}
     check_readable(model, document.unsqueeze(0))
     layers = observe_heads(model, document.unsqueeze(0), lambda head: shown.update({(head.layer, head.number): head}))
@@ -57,8 +57,8 @@ def test_weights_are_those_that_the_model_returns(name, build, draw_documents, e
 
 
 @pytest.mark.parametrize("name", ["our slots, one P a head", "our slots, one w"])
-def test_a_models_own_slots(name, build, draw_documents):
-    model, (document,) = build(name), draw_documents(1, 37)
+def test_a_models_own_slots(name, lively, draw_documents):
+    model, (document,) = lively(name), draw_documents(1, 37)
     given, shown = [], {}
     handles = [
         layer.self_attn.out_proj.register_forward_pre_hook(lambda module, args: given.append(args[0][0]))
@@ -76,8 +76,8 @@ def test_a_models_own_slots(name, build, draw_documents):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "modernbert", "our twin", "our twin in chunks"])
-def test_the_model_is_afterwards_as_before(name, build, draw_documents):
-    model, (document,) = build(name), draw_documents(1, 23)
+def test_the_model_is_afterwards_as_before(name, lively, draw_documents):
+    model, (document,) = lively(name), draw_documents(1, 23)
     before, implementation = model(input_ids=document.unsqueeze(0))[0], model.config._attn_implementation
     observe_heads(model, document.unsqueeze(0), lambda head: None)
     assert model.config._attn_implementation == implementation
@@ -87,8 +87,8 @@ def test_the_model_is_afterwards_as_before(name, build, draw_documents):
     assert torch.equal(model(input_ids=document.unsqueeze(0))[0], before)
 
 
-def test_an_error_of_who_looks_leaves_the_model_as_it_was(build, draw_documents):
-    model, (document,) = build("bert"), draw_documents(1, 23)
+def test_an_error_of_who_looks_leaves_the_model_as_it_was(lively, draw_documents):
+    model, (document,) = lively("bert"), draw_documents(1, 23)
     before = model.config._attn_implementation
     with pytest.raises(ZeroDivisionError):
         observe_heads(model, document.unsqueeze(0), lambda head: 1 / 0)
@@ -96,8 +96,8 @@ def test_an_error_of_who_looks_leaves_the_model_as_it_was(build, draw_documents)
 
 
 @pytest.mark.parametrize("name", ["bert", "our twin", "our causal twin"])
-def test_one_context_mapping_is_in_memory_at_a_time(name, build, draw_documents):
-    model, (document,) = build(name), draw_documents(1, 23)
+def test_one_context_mapping_is_in_memory_at_a_time(name, lively, draw_documents):
+    model, (document,) = lively(name), draw_documents(1, 23)
     seen, most = [], 0
 
     def look(head):
@@ -139,13 +139,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_model_whose_attention_cannot_be_read(name, draw_documents):
+def test_a_model_whose_attention_cannot_be_read(name, draw_documents, lively):
     make, message = REFUSED[name]
-    torch.manual_seed(0)
-    model = make().eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
     with pytest.raises(ValueError) as error:
-        check_readable(model, draw_documents(1, 23)[0].unsqueeze(0))
+        check_readable(lively(make()), draw_documents(1, 23)[0].unsqueeze(0))
     assert str(error.value).startswith(message)

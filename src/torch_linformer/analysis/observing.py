@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from transformers.masking_utils import eager_mask
 
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.encoders.encoder_context import EncoderContext
-from torch_linformer.functional import ExactTokens, Slots, Window, dynamic_slots, slot_attention
 from torch_linformer.functional.softmax import bias_at, repeat_heads
 from torch_linformer.models import LinformerConfig
 from torch_linformer.nn.attention import Attention
@@ -30,7 +30,6 @@ from torch_linformer.nn.layer import TransformerLayer
 _NAME = "linformer_spectrum"
 _CHECKED_TOKENS = 64  # of the first document, on which our function is compared with eager attention
 _TOLERANCE = 1e-3  # of the largest hidden state: rounding is a hundred times smaller, another formula much larger
-WINDOW = 64  # tokens
 
 
 @dataclass(frozen=True)
@@ -53,21 +52,45 @@ class ObservedHead:
     own: Tensor | None = None
 
 
-Observer = Callable[[ObservedHead], None]
-
-
 @dataclass
 class _Session:
     """Who is shown the heads, and how many layers have run in this forward pass."""
 
-    observe: Observer
+    observe: Callable[[ObservedHead], None]
     layers: int = 0
 
+    def show_layer(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        mask_of: Callable[[int], Tensor | None],
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """Show heads ``(1, H, N, D)`` one by one, with the mask of each; returns their outputs ``(1, H, N, Dv)``."""
+        outputs = []
+        for number, (q, k, v) in enumerate(
+            zip(query[0], repeat_heads(key, query.shape[1])[0], repeat_heads(value, query.shape[1])[0], strict=True)
+        ):
+            mask, scores = mask_of(number), q @ k.mT
+            scores *= scaling
+            if mask is not None:
+                scores += mask
+            weights = torch.softmax(scores, dim=-1)
+            del scores
+            head_own = None if own is None else own[0, number]
+            self.observe(ObservedHead(self.layers, number, q, k, v, scaling, mask, weights, head_own))
+            outputs.append(weights @ v)
+            del weights  # before the next P is made
+        self.layers += 1
+        return torch.stack(outputs).unsqueeze(0)
 
-_SESSION: ContextVar[_Session] = ContextVar(_NAME)
+
+_SESSION: ContextVar[_Session] = ContextVar(_NAME)  # of the forward pass in which transformers calls our function
 
 
-def observe_heads(model: PreTrainedModel, input_ids: Tensor, observe: Observer) -> int:
+def observe_heads(model: PreTrainedModel, input_ids: Tensor, observe: Callable[[ObservedHead], None]) -> int:
     """Read a document ``(1, N)`` without padding and call ``observe`` with every head; returns the number of layers.
 
     What ``observe`` does not keep of a head is freed.
@@ -85,21 +108,22 @@ def observe_heads(model: PreTrainedModel, input_ids: Tensor, observe: Observer) 
 def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
     """Compare our attention with the model's own eager attention on the first tokens of a document.
 
-    A model may do more to its scores than scale and mask them; its hidden states then differ.
+    A model may do more to its scores than scale and mask them; its hidden states then differ. Models of this package
+    are only observed: nothing is put in place of their attention.
 
     Raises:
         ValueError: the model's attention cannot be read, or is not softmax(scaling · Q Kᵀ + mask) V.
     """
     kind = model.config.model_type
     if isinstance(model.config, LinearConfig):
-        return  # it is only observed, as the next one is
+        return
     if isinstance(model.config, LinformerConfig):
         if model.config.attention != "full" and (model.config.projection != "dynamic" or model.config.causal):
             raise ValueError(
                 "its attention is N × K already; a spectrum needs ordinary attention, such as that of its twin: "
                 "linformer train --attention full, or slots chosen by the input: --projection dynamic"
             )
-        return  # it is only observed: nothing is put in place of its attention
+        return
     if model.config.is_encoder_decoder:
         raise ValueError(f"a {kind} model is an encoder-decoder; give only an encoder or a decoder")
     beginning, session = input_ids[:, :_CHECKED_TOKENS], _Session(lambda head: None)
@@ -120,20 +144,19 @@ def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
 @contextmanager
 def _observed(model: PreTrainedModel, session: _Session) -> Iterator[None]:
     with ExitStack() as stack:
-        stack.callback(_SESSION.reset, _SESSION.set(session))
-        if isinstance(model.config, LinearConfig):
-            for module in cast(nn.Module, model).modules():
-                if isinstance(module, EncoderContext):
-                    stack.enter_context(module.register_forward_hook(_look_at_context, with_kwargs=True))
-        elif not isinstance(model.config, LinformerConfig):
+        if not isinstance(model.config, LinearConfig | LinformerConfig):
+            stack.callback(_SESSION.reset, _SESSION.set(session))
             stack.enter_context(_attention_set_to(model, _NAME))
-        else:
-            for module in cast(nn.Module, model).modules():
-                if isinstance(module, Attention):
-                    stack.enter_context(module.register_forward_pre_hook(_look_at_ours, with_kwargs=True))
-                if isinstance(module, TransformerLayer):  # whose attention reads the whole document
-                    stack.callback(setattr, module, "chunk_size", module.chunk_size)
-                    module.chunk_size = None
+        for module in cast(nn.Module, model).modules():
+            if isinstance(module, EncoderContext):
+                look_behind = partial(_look_at_context, session)
+                stack.enter_context(module.register_forward_hook(look_behind, with_kwargs=True))
+            if isinstance(module, Attention):
+                look = partial(_look_at_ours, session)
+                stack.enter_context(module.register_forward_pre_hook(look, with_kwargs=True))
+            if isinstance(module, TransformerLayer):  # whose attention reads the whole document
+                stack.callback(setattr, module, "chunk_size", module.chunk_size)
+                module.chunk_size = None
         yield
 
 
@@ -163,116 +186,47 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention as the ``AttentionInterface`` wants it: heads ``(1, H, N, D)`` in, ``(1, N, H, D)`` out."""
-    session = _SESSION.get()
-    heads = query.shape[1]
-    keys, values = repeat_heads(key, heads), repeat_heads(value, heads)
     scaling = 1 / math.sqrt(query.shape[-1]) if scaling is None else scaling
-    outputs = []
-    for number in range(heads):
-        mask = None if attention_mask is None else attention_mask[0, number if attention_mask.shape[1] > 1 else 0]
-        outputs.append(_show(session, number, query[0, number], keys[0, number], values[0, number], scaling, mask))
-    session.layers += 1
-    return torch.stack(outputs, dim=1).unsqueeze(0), None
+
+    def mask_of(number: int) -> Tensor | None:
+        return None if attention_mask is None else attention_mask[0, number if attention_mask.shape[1] > 1 else 0]
+
+    return _SESSION.get().show_layer(query, key, value, scaling, mask_of).transpose(1, 2), None
 
 
 AttentionInterface.register(_NAME, _attention)
 AttentionMaskInterface.register(_NAME, eager_mask)
 
 
-def _look_at_ours(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _look_at_ours(session: _Session, attention: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Show the heads of an :class:`Attention` that is about to read ``args[0]``."""
-    assert isinstance(attention, Attention)
-    session, x = _SESSION.get(), attention.to_batch_first(args[0])
-    mask, own_HND = None, None
-    if attention.causal:
-        mask = x.new_full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
+    x = attention.to_batch_first(args[0])
+    mask = x.new_full((x.shape[1], x.shape[1]), float("-inf")).triu(1) if attention.causal else None
     queries, keys, values = attention.heads_of(x, x, x)
+    own = None
     if isinstance(attention.context, SlotContext):
         source = Source(Pair(x, x), None, attention.head_maps)
-        read = attention.context.read(source, kwargs.get("shared_projection"))
-        own_HND = attention.context.attend(queries, read)[0][0]
-    scaling = 1 / math.sqrt(attention.head_dim)
-    for number, (query, key, value) in enumerate(zip(queries[0], keys[0], values[0], strict=True)):
-        own = None if own_HND is None else own_HND[number]
-        _show(session, number, query, key, value, scaling, mask, own)
-    session.layers += 1
+        own = attention.context.attend(queries, attention.context.read(source, kwargs.get("shared_projection")))[0]
+    session.show_layer(queries, keys, values, 1 / math.sqrt(attention.head_dim), lambda number: mask, own)
 
 
 def _look_at_context(
-    context: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, Any]
+    session: _Session,
+    context: EncoderContext,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    output: tuple[Tensor, Any],
 ) -> None:
     """Show the heads of a linear encoder's attention, that was given them and has attended."""
-    assert isinstance(context, EncoderContext)
-    session, (query, key, value) = _SESSION.get(), args[:3]
-    heads, length = query.shape[1], query.shape[2]
-    distances = torch.arange(length, device=query.device) - torch.arange(length, device=query.device).unsqueeze(-1)
-    mask = None
+    query, key, value = args[:3]
+    length, bias, mask = query.shape[2], kwargs["call"].distance_bias, None
+    places = torch.arange(length, device=query.device)
+    distances = places - places.unsqueeze(-1)
     if context.is_local:
         mask = query.new_zeros(length, length).masked_fill(distances.abs() > context.reach, float("-inf"))
-    bias = kwargs["call"].distance_bias
-    keys, values = repeat_heads(key, heads), repeat_heads(value, heads)
-    own_HND = None if length <= context.exact_below else output[0][0]
-    for number in range(heads):
-        if bias is not None:
-            mask = bias_at(bias[number : number + 1], distances)[0]
-        own = None if own_HND is None else own_HND[number]
-        head = query[0, number], keys[0, number], values[0, number]
-        _show(session, number, *head, 1 / math.sqrt(query.shape[-1]), mask, own)
-    session.layers += 1
 
+    def mask_of(number: int) -> Tensor | None:
+        return mask if bias is None else bias_at(bias[number : number + 1], distances)[0]
 
-def _show(
-    session: _Session,
-    number: int,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float,
-    mask: Tensor | None,
-    own: Tensor | None = None,
-) -> Tensor:
-    """Show one head to the observer; returns its output ``(N, Dv)``."""
-    scores = query @ key.mT
-    scores *= scaling
-    if mask is not None:
-        scores += mask
-    weights = torch.softmax(scores, dim=-1)
-    session.observe(ObservedHead(session.layers, number, query, key, value, scaling, mask, weights, own))
-    return weights @ value
-
-
-class HeadSlots(NamedTuple):
-    """Keys ``(K, D)`` and values ``(K, Dv)`` of the slots of one head."""
-
-    keys: Tensor
-    values: Tensor
-
-
-def beginning_slots(head: ObservedHead, k: int) -> HeadSlots:
-    """Slots chosen by the input (``projection="dynamic"``) as they begin: only the prior, w = 0."""
-    queries = head.key.new_zeros(k, head.key.shape[1])
-    slots = dynamic_slots(queries, head.key[None, None], head.value[None, None])
-    return HeadSlots(slots.keys[0, 0], slots.values[0, 0])
-
-
-def attend_to_slots(head: ObservedHead, slots: HeadSlots) -> Tensor:
-    """The output ``(N, Dv)`` of a softmax over only the slots; a mass that all have would change nothing."""
-    return torch.softmax((head.query @ slots.keys.mT) * head.scaling, dim=-1) @ slots.values
-
-
-def attend_beside_slots(head: ObservedHead, slots: HeadSlots | None) -> Tensor:
-    """The output of one softmax over the window, the first and the last token, and slots with their mass, if any."""
-    length, ends = len(head.key), sorted({0, len(head.key) - 1})
-    query, key, value = (x[None, None] for x in (head.query, head.key, head.value))
-    seen_apart = torch.zeros(1, length, dtype=torch.bool, device=key.device)
-    seen_apart[:, ends] = True
-    exact = ExactTokens(key[:, :, ends], value[:, :, ends])
-    if slots is None:
-        joint = Slots(key[:, :, :0], value[:, :, :0])
-    else:
-        number = len(slots.keys)
-        mass = key.new_full((1, 1, number), math.log(length / number))
-        joint = Slots(slots.keys[None, None], slots.values[None, None], bias=mass)
-    window = Window(key, value, WINDOW // 2, padding=seen_apart)
-    output, _ = slot_attention(query, joint, exact=exact, window=window, scale=head.scaling)
-    return output[0, 0]
+    own = None if length <= context.exact_below else output[0]
+    session.show_layer(query, key, value, 1 / math.sqrt(query.shape[-1]), mask_of, own)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torch_linformer.analysis import measure_spectrum
-from torch_linformer.analysis.spectra.low_rank_error import LowRankMeasurement, fitted_projection
-from torch_linformer.analysis.spectra.observing import ObservedHead
+from torch_linformer.analysis.low_rank import LowRankMeasurement, fitted_projection
+from torch_linformer.analysis.observing import ObservedHead
 from torch_linformer.functional import linformer_attention
 
 N, D = 23, 5
@@ -88,7 +88,7 @@ def beside(one, near, places, slots_k=None, slots_v=None, mass=1.0):
 
 @pytest.mark.parametrize("window", [64, 6])
 def test_slots_beside_a_window_are_their_definitions(window, monkeypatch):
-    monkeypatch.setattr("torch_linformer.analysis.spectra.observing.WINDOW", window)
+    monkeypatch.setattr("torch_linformer.analysis.low_rank.WINDOW", window)
     one, k = head(3), 4
     _, errors = errors_of([head(0)], [one], (k,))
     places, centers = (torch.arange(N) + 0.5) * k / N, torch.arange(k) + 0.5
@@ -169,8 +169,8 @@ def test_a_fit_to_documents_alike_beats_what_knows_nothing_of_them():
     assert errors["fitted"][0] < 0.01 < errors["segment_means"][0] < errors["random"][0] * 2
 
 
-def test_the_first_half_is_fitted_on_and_the_second_measured(build, draw_documents):
-    model, documents = build("bert"), draw_documents(5, N)
+def test_the_first_half_is_fitted_on_and_the_second_measured(lively, draw_documents):
+    model, documents = lively("bert"), draw_documents(5, N)
     found = measure_spectrum(model, documents, ks=(4, 8, 50)).low_rank
     assert (tuple(found.ks), found.fitted_on, found.measured_on) == ((4, 8), 2, 3)
     assert found.errors["fitted"].shape == (2, 3, 2)
@@ -180,8 +180,8 @@ def test_the_first_half_is_fitted_on_and_the_second_measured(build, draw_documen
     assert not torch.equal(other_fit.errors["fitted"], found.errors["fitted"][..., :1])
 
 
-def test_what_is_too_long_or_alone_is_measured_without_a_fit(build, draw_documents, monkeypatch):
-    monkeypatch.setattr("torch_linformer.analysis.spectra.spectrum_run.LONGEST", N - 1)
+def test_what_is_too_long_or_alone_is_measured_without_a_fit(lively, draw_documents, monkeypatch):
+    monkeypatch.setattr("torch_linformer.analysis.spectrum.LONGEST", N - 1)
     for number in (1, 3):
-        found = measure_spectrum(build("bert"), draw_documents(number, N), ks=(4,)).low_rank
+        found = measure_spectrum(lively("bert"), draw_documents(number, N), ks=(4,)).low_rank
         assert (found.fitted_on, found.measured_on) == (0, number) and "fitted" not in found.errors
