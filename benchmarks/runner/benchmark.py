@@ -137,7 +137,7 @@ def _finish(suite: Suite, results: Results, output: Path, screen: BenchmarkScree
     results.derived = summary.derived
     results.save(output)
     screen.report(write_report(output, suite.title, results, summary))
-    screen.say(f"results.json, results.md and report.html are in {output}")
+    screen.say(f"results.json and report.html are in {output}")
 
 
 def _cases(suite: Suite, grid: Grid) -> list[Case]:

@@ -1,4 +1,4 @@
-"""The rows of a benchmark, and what is left of them in its folder: results.json, results.md, figures, report.html."""
+"""The rows of a benchmark, and what is left of them in its folder: results.json, figures, report.html."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.suite import Case, Grid, Measurement, Summary
 from torch_linformer.reporting.files import is_taken, write_bytes, write_json, write_text
-from torch_linformer.reporting.report import Report, Section, render_html, render_markdown
+from torch_linformer.reporting.report import Report, Section, render_html
 from torch_linformer.reporting.tables import format_bytes, format_duration
 
 RESULTS_FILE = "results.json"
@@ -145,11 +145,9 @@ def write_report(folder: Path, title: str, results: Results, summary: Summary) -
         settings=results.settings,
         machine=results.machine,
         command=results.command,
-        figures=summary.figures,
     )
-    for name, content in report.figures.items():
+    for name, content in summary.figures.items():
         write_bytes(folder / f"{name}.png", content)
-    write_text(folder / "results.md", render_markdown(report))
     write_text(folder / "report.html", render_html(report))
     return report
 
