@@ -11,9 +11,9 @@ from suites.contenders import call, sequence_workload
 from torch_linformer.measuring.costs import (
     Cost,
     LayerSizes,
-    cheapest_attention_cost,
     feedforward_cost,
     full_attention_cost,
+    linformer_attention_cost,
 )
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent
@@ -168,7 +168,7 @@ def least_work(sizes: LayerSizes, layers: int = 1, training: bool = False) -> Co
     step moves their gradients too.
     """
     n, c, k = sizes.length, sizes.width, sizes.k
-    attention = cheapest_attention_cost(sizes) if k else full_attention_cost(sizes)
+    attention = linformer_attention_cost(sizes) if k else full_attention_cost(sizes)
     products = layers * (attention.multiplications + feedforward_cost(sizes).multiplications)
     weights = layers * (4 * c**2 + 2 * n * k + 2 * c * sizes.feedforward)
     moved = (2 * sizes.batch * n * c + weights) * sizes.torch_dtype.itemsize

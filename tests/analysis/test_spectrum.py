@@ -18,7 +18,7 @@ from torch_linformer.analysis.spectrum import (
     which_k_is_enough,
 )
 from torch_linformer.functional import johnson_lindenstrauss_k
-from torch_linformer.measuring.costs import LayerSizes, cheapest_attention_cost, feedforward_cost, full_attention_cost
+from torch_linformer.measuring.costs import LayerSizes, feedforward_cost, full_attention_cost, linformer_attention_cost
 
 N, M = 37, 101
 SIZES = {"width": 48, "heads": 2, "feedforward": 96}
@@ -199,7 +199,7 @@ def test_the_saving_is_that_of_all_layers_together():
     found = suggest_k(spectrum_of(values), 99)
     assert found.layers == [10, 396]
     layers = [LayerSizes(length=length, k=k, **SIZES) for k in (10, 396)]
-    costs = (full_attention_cost, cheapest_attention_cost, feedforward_cost)
+    costs = (full_attention_cost, linformer_attention_cost, feedforward_cost)
     for saving, name in (("multiplications", "multiplications"), ("memory", "bytes")):
         full, ours, around = (sum(getattr(cost(each), name) for each in layers) for cost in costs)
         assert found.saving[f"attention_{saving}"] == pytest.approx(full / ours)
