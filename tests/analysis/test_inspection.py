@@ -53,38 +53,23 @@ def test_other_answers(build, words, fields, labels, probability):
 
 
 def test_models_without_an_answer(build, words):
-    config = build(LinformerModel).config
-    decoder = {
-        "num_hidden_layers": 1,
-        "position_embedding": "rotary",
-        "window": 4,
-        "max_position_embeddings": 16,
-        "k": 3,
-    }
-    sides = {
-        name: {**config.to_dict(), **more, "causal": False} for name, more in (("encoder", {}), ("decoder", decoder))
-    }
-    sides["decoder"]["causal"] = True
+    shared = build(LinformerModel).config.to_dict()
+    side = {"num_hidden_layers": 1, "position_embedding": "rotary", "window": 4, "max_position_embeddings": 16, "k": 3}
+    sides = {"encoder": {**shared, "causal": False}, "decoder": {**shared, **side, "causal": True}}
     torch.manual_seed(0)
-    pair = LinformerForConditionalGeneration(
-        LinformerSeq2SeqConfig(**sides, memory_k=3, bos_token_id=2, eos_token_id=3)
-    )
-    for model in (build(LinformerModel), build(LinformerForMaskedLM), pair):
+    config = LinformerSeq2SeqConfig(**sides, memory_k=3, bos_token_id=2, eos_token_id=3)
+    for model in (build(LinformerModel), build(LinformerForMaskedLM), LinformerForConditionalGeneration(config)):
         seen = inspect_text(model, words, TEXT)
         assert seen.answer is None and len(seen.layers) == 2
 
 
-def test_the_model_computes_as_before(build, words):
-    model = build(chunk_size=3, hidden_dropout_prob=0.5).train()
+def test_the_model_computes_as_before_and_one_matrix_stays_one(build, words):
+    model = build(chunk_size=3, hidden_dropout_prob=0.5, sharing="kv").train()
     seen = inspect_text(model, words, TEXT, layers=[1])
     assert model.training and list(seen.layers) == [1]
     again = inspect_text(model.eval(), words, TEXT, layers=[1])
     assert torch.equal(seen.layers[1].weights, again.layers[1].weights) and not model.training
-
-
-def test_one_matrix_stays_one(build, words):
-    layer = inspect_text(build(sharing="kv"), words, TEXT).layers[0]
-    assert layer.proj_k is layer.proj_v
+    assert seen.layers[1].proj_k is seen.layers[1].proj_v
 
 
 @pytest.mark.parametrize("projection", ["linear", "random", "conv", "mean", "max"])
@@ -116,24 +101,19 @@ def test_a_text_that_is_too_long(build, words):
     assert inspect_text(model, words, "mud " * 27).num_tokens == 29
 
 
-@pytest.mark.parametrize("text", ["", " \n\t"])
-def test_an_empty_text(build, words, text):
-    with pytest.raises(ValueError, match=r"^the text is empty: give one with at least one word$"):
-        inspect_text(build(), words, text)
-
-
-@pytest.mark.parametrize("layers", [[2], [0, -1]])
-def test_a_layer_that_is_not_there(build, words, layers):
-    with pytest.raises(ValueError, match=rf"^layers must lie between 0 and 1, got {layers[-1]}$"):
-        inspect_text(build(), words, TEXT, layers=layers)
-
-
-def test_models_that_cannot_be_inspected(build, words):
+def test_what_cannot_be_inspected(build, words):
     bert = BertModel(BertConfig(vocab_size=12, hidden_size=6, num_hidden_layers=1, num_attention_heads=2))
-    with pytest.raises(ValueError, match=r"^a BertModel has no Linformer attention"):
-        inspect_text(bert, words, TEXT)
-    with pytest.raises(ValueError, match=r"^a causal model has no E and F to show"):
-        inspect_text(build(LinformerForCausalLM, causal=True, window=4), words, TEXT)
+    causal = build(LinformerForCausalLM, causal=True, window=4)
+    for model, text, layers, message in (
+        (build(), "", None, r"^the text is empty: give one with at least one word$"),
+        (build(), " \n\t", None, r"^the text is empty"),
+        (build(), TEXT, [2], r"^layers must lie between 0 and 1, got 2$"),
+        (build(), TEXT, [0, -1], r"^layers must lie between 0 and 1, got -1$"),
+        (bert, TEXT, None, r"^a BertModel has no Linformer attention"),
+        (causal, TEXT, None, r"^a causal model has no E and F to show"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            inspect_text(model, words, text, layers=layers)
 
 
 # Figures

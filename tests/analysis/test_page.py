@@ -30,18 +30,10 @@ def render(build, words):
     return make
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"window": 4},
-        {"projection": "max"},
-        {"attention": "full"},
-        DYNAMIC,
-        {"problem_type": "regression", "num_labels": 1},
-    ],
-    ids=str,
-)
+KINDS = [{}, {"window": 4}, {"projection": "max"}, {"attention": "full"}, DYNAMIC, {"problem_type": "regression"}]
+
+
+@pytest.mark.parametrize("fields", KINDS, ids=str)
 def test_nothing_is_loaded_and_nothing_else_runs(render, read_page, fields):
     text = render(**fields)
     page = read_page(text)
@@ -74,17 +66,20 @@ def test_every_text_is_text(render, read_page):
     assert sum(shown in part for part in page.text) >= 6
 
 
+ALL = ["tokens", "slots", "projection", "profile"]
+
+
 @pytest.mark.parametrize(
     ("fields", "figures", "says"),
     [
-        ({}, ["tokens", "slots", "projection", "profile"], "P̄ Fᵀ"),
-        ({"sharing": "kv"}, ["tokens", "slots", "projection", "profile"], "Here E = F."),
-        ({"slot_bias": True}, ["tokens", "slots", "projection", "profile"], "What the slot bias adds"),
+        ({}, ALL, "P̄ Fᵀ"),
+        ({"sharing": "kv"}, ALL, "Here E = F."),
+        ({"slot_bias": True}, ALL, "What the slot bias adds"),
         ({"projection": "max"}, ["slots"], "there is no E and no F"),
         ({"attention": "full"}, ["tokens"], "Ordinary attention has no slots"),
-        (DYNAMIC, ["tokens", "slots", "projection", "profile"], "The document chose them"),
-        (DYNAMIC, ["tokens", "slots", "projection", "profile"], "over the slots, then the exact tokens. Rows"),
-        ({**DYNAMIC, "window": 4, "k": [0, 7]}, ["tokens", "slots", "projection", "profile"], "of the local window"),
+        (DYNAMIC, ALL, "The document chose them"),
+        (DYNAMIC, ALL, "over the slots, then the exact tokens. Rows"),
+        ({**DYNAMIC, "window": 4, "k": [0, 7]}, ALL, "of the local window"),
         ({"k": 0, "window": 4}, ["tokens"], "These layers have no slots"),
         ({"k": 0, "window": 4, "exact_first": 1}, ["tokens"], "by way of the exact tokens, the positions of"),
     ],
@@ -96,14 +91,11 @@ def test_what_there_is_to_see(render, read_page, fields, figures, says):
     assert says in "".join(page.text)
 
 
-def test_the_resolution_is_said(render, read_page):
+def test_the_resolution_and_a_cut_are_said(render, read_page, build, words):
     assert "every token by itself" in render()
     page = read_page(render(most_bytes=700))
     block = json.loads(page.scripts[0])["block"]
     assert block > 1 and f"means over blocks of {block} tokens" in "".join(page.text)
-
-
-def test_a_document_that_was_cut_says_so(build, words):
     page = render_inspection(inspect_text(build(), words, "mud " * 50, cut=True), model="m", source="a.txt")
     assert "The first 29 of the 52 tokens of a.txt" in page
 
@@ -167,41 +159,23 @@ def layer_of(heads=3, length=19, slots=7, exact=(), reach=None, shared=True):
 
 
 @pytest.mark.parametrize("factor", [1e-9, 1.0, 1e7])
-def test_an_array_keeps_eleven_bits(factor):
+def test_an_array_keeps_eleven_bits_and_is_stored_once(factor):
     matrix = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * factor
-    arrays = Arrays()
-    arrays.add(matrix)
+    arrays, zeros = Arrays(), torch.zeros(5, 3)
+    assert [arrays.add(each) for each in (matrix, zeros, matrix.clone(), zeros, zeros.mT)] == [0, 1, 0, 1, 2]
     assert ((unpack(arrays.packed[0]) - matrix).abs() <= 2**-11 * matrix.abs()).all()
+    assert not unpack(arrays.packed[1]).any()
 
 
-def test_an_array_is_stored_once():
-    arrays = Arrays()
-    zeros = torch.zeros(2, 3)
-    assert [arrays.add(zeros), arrays.add(torch.ones(2, 3)), arrays.add(zeros.clone()), arrays.add(zeros.mT)] == [
-        0,
-        1,
-        0,
-        2,
-    ]
-    assert not unpack(arrays.packed[0]).any()
-
-
-def test_one_matrix_for_all_heads_and_layers_is_stored_once():
+def test_all_tokens_by_themselves_and_one_matrix_for_all_heads_and_layers_where_they_fit():
     layer = layer_of()
     packed = pack_layers({0: layer, 1: layer})
-    assert len(packed["arrays"]) == 3 + 2
+    assert packed["block"] == 1 and len(packed["arrays"]) == 3 + 2
     assert packed["layers"][1] == {**packed["layers"][0], "number": 1}
-    assert len(set(packed["layers"][0]["weights"])) == 3
-    assert len(pack_layers({0: layer_of(shared=False)})["arrays"]) == 9
-
-
-def test_all_tokens_by_themselves_where_they_fit():
-    layer = layer_of()
-    packed = pack_layers({4: layer})
-    assert packed["block"] == 1 and packed["layers"][0]["number"] == 4
-    for head in range(3):
-        stored = unpack(packed["arrays"][packed["layers"][0]["weights"][head]])
+    for head, number in enumerate(packed["layers"][0]["weights"]):
+        stored = unpack(packed["arrays"][number])
         torch.testing.assert_close(stored, layer.weights[head].double(), rtol=2**-11, atol=0)
+    assert len(pack_layers({0: layer_of(shared=False)})["arrays"]) == 9
 
 
 @pytest.mark.parametrize(("bytes_", "block"), [(900, 2), (500, 4), (1, 32)])
@@ -218,7 +192,7 @@ def test_blocks_where_they_do_not(bytes_, block):
 def test_ordinary_attention_has_blocks_both_ways():
     weights = torch.randn(2, 19, 19).softmax(-1)
     none = torch.zeros(0, dtype=torch.long)
-    layer = LayerAttention(weights=weights, proj_k=None, proj_v=None, exact=none, reach=None, num_slots=0)
+    layer = LayerAttention(weights, exact=none)
     packed = pack_layers({0: layer}, 400)
     block = packed["block"]
     assert block == 4
