@@ -42,6 +42,8 @@ def segment_means(x, k):
 
 
 def test_values_compressed_at_random_and_by_segments_are_the_definitions():
+    gaussian = LowRankMeasurement((1, 1), 512, (512,)).gaussian
+    assert float(gaussian.var()) == pytest.approx(1, abs=0.01) and abs(float(gaussian.mean())) < 0.01
     ks, heads = (3, 8), [head(1), head(2)]
     measurement, errors = errors_of([head(0)], heads, ks)
     for column, k in enumerate(ks):
@@ -54,12 +56,6 @@ def test_values_compressed_at_random_and_by_segments_are_the_definitions():
             expected["segment_means"].append(relative(one.weights @ segment_means(one.value, k), output))
         for name, found in expected.items():
             assert errors[name][column] == pytest.approx(sum(found) / 2, rel=1e-4), (name, k)
-
-
-def test_the_gaussian_matrix_has_entries_of_variance_one():
-    gaussian = LowRankMeasurement((1, 1), 512, (512,)).gaussian
-    assert gaussian.shape == (512, 512)
-    assert float(gaussian.var()) == pytest.approx(1, abs=0.01) and abs(float(gaussian.mean())) < 0.01
 
 
 def test_keys_and_values_compressed_are_what_linformer_attention_computes():
@@ -103,22 +99,16 @@ def test_slots_beside_a_window_are_their_definitions(window, monkeypatch):
         assert errors[name] == [pytest.approx(relative(approximate, output), rel=1e-4, abs=1e-6)], name
 
 
-def test_without_a_fit_the_rest_is_measured():
+def test_what_is_measured():
+    """Without a fit the rest; of a masked head only values are compressed; what a model's own slots lose."""
     _, errors = errors_of([], [head(1), head(2)], (4,))
     assert "fitted" not in errors and "slots_window_and_exact" in errors
-
-
-def test_a_masked_head_has_no_compressed_keys():
     mask = torch.full((N, N), float("-inf")).triu(1)
     for heads in ([head(1, mask)], [head(1), head(2, mask)]):  # one that is not masked would stand for all
         _, errors = errors_of([head(0, mask)], heads, (4,))
         assert sorted(errors) == ["fitted", "random", "segment_means"]
-
-
-def test_what_a_models_own_slots_lose():
-    one = head(1)
-    own = dataclasses.replace(one, own=0.9 * one.weights @ one.value)
-    assert "own_slots" not in errors_of([head(0)], [one], (4,))[1]
+    own = dataclasses.replace(head(1), own=0.9 * head(1).weights @ head(1).value)
+    assert "own_slots" not in errors_of([head(0)], [head(1)], (4,))[1]
     assert errors_of([head(0)], [own], (4, 8))[1]["own_slots"] == pytest.approx([0.1, 0.1])
 
 
@@ -129,16 +119,13 @@ def test_a_slot_for_every_position_loses_nothing():
     assert errors["random"][0] > 0.1  # a Gaussian matrix is no orthogonal one
 
 
-def test_the_fit_comes_from_all_documents():
+def test_the_fit_comes_from_all_documents_and_is_the_optimum_of_eckart_and_young():
     heads, measurement = [head(1), head(2), head(3)], LowRankMeasurement((1, 1), N, (4,))
     for one in heads:
         measurement.fit(one)
     gram, covariance = measurement.moments[0, 0]
     torch.testing.assert_close(gram, sum(one.weights.mT @ one.weights for one in heads))
     torch.testing.assert_close(covariance, sum(one.value @ one.value.mT for one in heads))
-
-
-def test_the_fit_is_the_optimum_of_eckart_and_young():
     draw = torch.Generator().manual_seed(7)
     gram, covariance = (x @ x.mT for x in torch.randn(2, N, N, generator=draw).double())
     (root_a, root_c) = (_root(x) for x in (gram, covariance))

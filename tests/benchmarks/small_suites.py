@@ -22,7 +22,7 @@ def case(**changed):
     return Case(**{"step": "forward", "length": 7, "k": 3, "batch": 2, "width": WIDTH, "heads": 1, **changed})
 
 
-def workload(case, run, expected=None, shape=None):
+def workload(case, run, expected=None):
     """A workload whose ``run`` and ``expected`` get a linear layer and the input."""
     module = nn.Linear(case.width, case.width)
     x = torch.randn(case.batch, case.length, case.width, requires_grad=case.step == "training")
@@ -31,7 +31,7 @@ def workload(case, run, expected=None, shape=None):
         inputs=(x,),
         run=functools.partial(run, module),
         expected=expected and functools.partial(expected, module),
-        output_shape=shape or tuple(x.shape),
+        output_shape=tuple(x.shape),
     )
 
 
@@ -65,16 +65,8 @@ def eating(module, x):
     return x + 0 * len(pieces)
 
 
-def killed(module, x):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def crashing(module, x):
-    os.kill(os.getpid(), signal.SIGABRT)
-
-
-def interrupted(module, x):
-    os.kill(os.getpid(), signal.SIGINT)
+def signalled(number, module, x):
+    os.kill(os.getpid(), number)
     return x
 
 
@@ -117,9 +109,9 @@ class SmallSuite(Suite):
             contender("one raises", raising_in_the_second),
             Contender(name="refusing", build=refusing),
             contender("eating", eating),
-            contender("killed", killed),
-            contender("crashing", crashing),
-            contender("interrupted", interrupted),
+            contender("killed", functools.partial(signalled, signal.SIGKILL)),
+            contender("crashing", functools.partial(signalled, signal.SIGABRT)),
+            contender("interrupted", functools.partial(signalled, signal.SIGINT)),
             contender("200 MB", holding_200_mb),
             Contender(name="200 MB after much", build=built_with_much_then_200_mb),
             contender("patient", right),
@@ -129,7 +121,6 @@ class SmallSuite(Suite):
             ),
             *(contender(name, functools.partial(self._logged, name)) for name in "ABC"),
             contender("gate", self._wait_at_the_gate),
-            Contender(name="slotless", build=lambda case: workload(case, right), has_slots=False),
         ]
         return [each for each in everyone if each.name in self.names]
 

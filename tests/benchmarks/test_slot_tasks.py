@@ -41,11 +41,6 @@ def test_lookup_asks_for_keys_that_stand_once_before_the_gap_with_their_values()
             assert (kind, label) == (1, records[word][1] - FIRST_VALUE)
 
 
-def test_the_guess_of_lookup_is_the_value_that_most_records_have():
-    types = FIRST_VALUE + np.array([[3, 5, 5, -2, -1], [-2, 1, 1, 1, 7]])  # −2: a filler, −1: a question
-    assert most_frequent_value({"token_type_ids": types}).tolist() == [[5], [1]]
-
-
 def test_needle_marks_one_word_beyond_the_gap():
     gap = 19
     rows = needle(np.random.default_rng(0), 200, 41, gap=gap)
@@ -72,8 +67,11 @@ def test_values_of_listops_are_those_of_the_expressions():
     assert used == {0, *spelled}
 
 
-def test_the_guess_of_listops_is_the_most_frequent_value_of_the_outer_operator():
+def test_guesses_are_the_most_frequent_value():
+    types = FIRST_VALUE + np.array([[3, 5, 5, -2, -1], [-2, 1, 1, 1, 7]])  # −2: a filler, −1: a question
+    assert most_frequent_value({"token_type_ids": types}).tolist() == [[5], [1]]
     rows = listops(np.random.default_rng(0), 4000, 97, shortest=89)
+    assert rows["attention_mask"].sum(axis=1).mean() > 0.95 * 97
     guessed = by_outer_operator(rows)
     for operator, name in enumerate(OPERATORS):
         own = rows["input_ids"][:, 0] == FIRST_OPERATOR + operator
@@ -83,16 +81,9 @@ def test_the_guess_of_listops_is_the_most_frequent_value_of_the_outer_operator()
         assert name != "SM" or counts.max() < 1.5 * counts.mean()
 
 
-def test_expressions_fill_most_of_their_room():
-    rows = listops(np.random.default_rng(0), 50, 300, shortest=300)
-    assert rows["attention_mask"].sum(axis=1).mean() > 0.95 * 300
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_texts_are_bytes_with_their_labels(tmp_path, suffix):
-    table, file = pd.DataFrame({"text": ["añb", "c"], "label": ["pos", "neg"]}), tmp_path / f"texts.{suffix}"
-    table.to_csv(file, index=False) if suffix == "csv" else table.to_parquet(file)
-    rows = Texts.read(file).draw(np.random.default_rng(0), 2, 3)
+def test_texts_are_bytes_with_their_labels(tmp_path):
+    pd.DataFrame({"text": ["añb", "c"], "label": ["pos", "neg"]}).to_csv(tmp_path / "texts.csv", index=False)
+    rows = Texts.read(tmp_path / "texts.csv").draw(np.random.default_rng(0), 2, 3)
     order = np.argsort(rows["labels"])
     assert rows["input_ids"][order].tolist() == [[100, 0, 0], [98, 0xC3 + 1, 0xB1 + 1]]
     assert rows["attention_mask"][order].tolist() == [[1, 0, 0], [1, 1, 1]]
@@ -139,17 +130,12 @@ def test_a_stopped_command_goes_on_and_reports_all_runs(tmp_path, capsys):
     def run() -> tuple[list[dict], str]:
         small = {"length": 128, "steps": 2, "batch": 2, "rows": 16}
         main(tmp_path, tasks="needle,lookup", variants="full,dynamic-window", seeds=1, **small)
-        return [
-            json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()
-        ], capsys.readouterr().out
+        lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines], capsys.readouterr().out
 
     runs, _ = run()
-    assert [(each["task"], each["variant"], each["slots"]) for each in runs] == [
-        ("needle", "full", None),
-        ("needle", "dynamic-window", 8),
-        ("lookup", "full", None),
-        ("lookup", "dynamic-window", 8),
-    ]
+    found = [(each["task"], each["variant"], each["slots"]) for each in runs]
+    assert found == [(task, *kind) for task in ("needle", "lookup") for kind in (("full", None), ("dynamic-window", 8))]
     table = (tmp_path / "results.md").read_text()
     assert table.count("| full attention |") == table.count("one P a head + window |") == 2
     figure = (tmp_path / "curves.png").read_bytes()
