@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.suite import Case, Grid, Measurement, Summary
-from torch_linformer.reporting.files import is_taken, write_bytes, write_json, write_text
+from torch_linformer.reporting.files import write_bytes, write_json, write_text
 from torch_linformer.reporting.report import Report, Section, render_html
 from torch_linformer.reporting.tables import format_bytes, format_duration
 
@@ -89,7 +89,7 @@ def open_results(folder: Path, wanted: Results, resume: bool) -> Results:
     """
     file = folder / RESULTS_FILE
     if not file.exists():
-        if is_taken(folder):
+        if folder.is_file() or (folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir())):
             raise ValueError(f"--output {folder}: is not empty and holds no benchmark; name another folder")
         return wanted
     found = Results.load(file)

@@ -23,7 +23,12 @@ def page_figures(layers: Sequence[LayerAttention], length: int) -> dict[str, Any
         figures["slots"] = _map("slots", ("slot", with_slots.weights.shape[2]), ("token", length))
         if with_slots.proj_v is not None:
             figures["projection"] = _map("projection", ("position", length), ("slot", with_slots.num_slots))
-            figures["profile"] = _profile("profile", length)
+            x_range = Range1d(0, length, bounds=(0, length), name="profile-x")
+            plot = _figure("profile", "position", x_range, height=180, whole=False)
+            for line in ("k", "v"):  # of E and of F
+                source = ColumnDataSource({"x": [0, length], "y": [0, 0]}, name=f"profile-{line}")
+                plot.step("x", "y", source=source, mode="center", line_width=1.5, name=f"profile-line-{line}")
+            figures["profile"] = json_item(plot)
     return figures
 
 
@@ -45,15 +50,6 @@ def _map(name: str, x: tuple[str, int], y: tuple[str, int]) -> Any:
     for axis, dimension in (("row", "width"), ("column", "height")):
         mark = Span(dimension=dimension, location=0.5, visible=False, line_dash=[4, 3], name=f"{name}-{axis}")
         plot.add_layout(mark)
-    return json_item(plot)
-
-
-def _profile(name: str, length: int) -> Any:
-    """Lines over the positions of a document, of E and F."""
-    plot = _figure(name, "position", Range1d(0, length, bounds=(0, length), name=f"{name}-x"), height=180, whole=False)
-    for line in ("k", "v"):
-        source = ColumnDataSource({"x": [0, length], "y": [0, 0]}, name=f"{name}-{line}")
-        plot.step("x", "y", source=source, mode="center", line_width=1.5, name=f"{name}-line-{line}")
     return json_item(plot)
 
 

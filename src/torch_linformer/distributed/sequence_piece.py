@@ -63,7 +63,11 @@ class SequencePiece(Padding):
     ) -> None:
         self.peers = Peers(group_of(mesh))
         check_padding_mask(key_padding_mask, batch, length)
-        self.bounds = _check_bounds(bounds, length, self.peers.count)
+        count = self.peers.count
+        ends = [rank * length // count for rank in range(count + 1)] if bounds is None else list(bounds)
+        if len(ends) != count + 1 or ends != sorted(ends) or (ends[0], ends[-1]) != (0, length):
+            raise ValueError(f"bounds must be {count + 1} positions from 0 to {length}, in order, got {ends}")
+        self.bounds = ends
         self._rows = None if key_padding_mask is None else Padding(key_padding_mask)
         device = device if key_padding_mask is None else key_padding_mask.device
         tokens = torch.full((batch, 1), length, device=device) if self._rows is None else self._rows.tokens
@@ -162,11 +166,3 @@ def group_of(mesh: DeviceMesh | dist.ProcessGroup | None) -> dist.ProcessGroup:
     if mesh is None:
         raise ValueError("no processes to share a sequence: call torch.distributed.init_process_group first")
     return mesh
-
-
-def _check_bounds(bounds: Sequence[int] | None, length: int, count: int) -> list[int]:
-    """Where ``count`` pieces of ``length`` positions begin, and the last one ends; raises ``ValueError`` for others."""
-    ends = [rank * length // count for rank in range(count + 1)] if bounds is None else list(bounds)
-    if len(ends) != count + 1 or ends != sorted(ends) or (ends[0], ends[-1]) != (0, length):
-        raise ValueError(f"bounds must be {count + 1} positions from 0 to {length}, in order, got {ends}")
-    return ends
