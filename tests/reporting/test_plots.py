@@ -118,11 +118,16 @@ def test_a_metric_without_losses_has_the_figure_to_itself():
 
 
 def test_a_long_run_is_drawn_as_means_of_stretches():
-    runs = [[{"step": step, "loss": 3.0 * (step % 3)} for step in range(steps)] for steps in (399, 39_600)]
+    ends = [{"step": step, "eval_loss": 6.0 * step} for step in (0, 1)]
+    runs = [[{"step": step, "loss": 3.0 * (step % 3)} for step in range(steps)] + ends for steps in (399, 39_600)]
     short, long = (learning_curve("Curve", run, "eval_accuracy").figure for run in runs)
     assert len(long) < len(short)
-    line, *_ = re.findall(rf'd="([^"]+)"[^>]*stroke: {plots.BLUE}', long)
-    assert len({y for _, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", line)}) == 1  # 0, 3, 6 have the mean 3
+    (line, *_), (zero_to_six, *_) = (
+        [re.findall(r"[ML] [\d.]+ ([\d.]+)", path) for path in re.findall(rf'd="([^"]+)"[^>]*stroke: {color}', long)]
+        for color in (plots.BLUE, plots.ORANGE)
+    )
+    middle = sum(map(float, zero_to_six)) / 2
+    assert line and all(float(y) == pytest.approx(middle, abs=0.01) for y in line)  # 0, 3, 6 have the mean 3
 
 
 def test_the_confusion_matrix_shows_its_counts_and_colors_shares_of_the_row():

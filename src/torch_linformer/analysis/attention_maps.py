@@ -111,7 +111,7 @@ def spread_window(band: Tensor) -> Tensor:
 
 def block_means(matrix: Tensor, block: int) -> Tensor:
     """Means over every ``block`` rows of ``(N, S)``, ``(⌈N / block⌉, S)``; the last block may have fewer rows."""
-    return torch.stack([rows.mean(dim=0) for rows in matrix.split(block)]) if block > 1 else matrix
+    return torch.stack([rows.mean(dim=0) for rows in torch.split(matrix, block)]) if block > 1 else matrix
 
 
 def projection_matrix(projection: SequenceProjection, length: int, like: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -280,8 +281,8 @@ def suggest_k(spectrum: Spectrum, level: int) -> Advice:
     layers = [max(row) if all(row) else None for row in first]
     model, saving = spectrum.architecture, None
     if None not in layers:
-        shape = {"length": spectrum.length, "width": model.width, "heads": model.heads}
-        sizes = [LayerSizes(**shape, k=max(row), feedforward=model.feedforward) for row in first]
+        shape = partial(LayerSizes, width=model.width, heads=model.heads, feedforward=model.feedforward)
+        sizes = [shape(length=spectrum.length, k=max(row)) for row in first]
         whole = layer_ratio(*sizes, sharing="headwise")
         attention = layer_ratio(*sizes, sharing="headwise", feedforward=False)
         names = ("multiplications", "memory", "attention_multiplications", "attention_memory")

@@ -205,8 +205,8 @@ def run_spectrum(
         "--rank": str(rank),
         "--seed": str(seed),
     }
-    facts = {"model": model, "data": data, "command": command, "settings": settings}
-    facts |= {"machine": machine_and_versions(device), "date": date.today().isoformat()}
+    machine, today = machine_and_versions(device), date.today().isoformat()
+    facts = {"model": model, "data": data, "command": command, "settings": settings, "machine": machine, "date": today}
     records, sections = [], []
     with new_folder(output) as folder:
         for spectrum, group in zip(spectra, drawn, strict=True):
@@ -223,11 +223,11 @@ def run_spectrum(
         report = Report(
             title=f"The spectrum of attention in {name_in_title(model)}",
             verdict="\n".join(map(which_k_is_enough, spectra)),
-            lead=f"On documents of {name_in_title(data)}, {facts['date']}.",
+            lead=f"On documents of {name_in_title(data)}, {today}.",
             headlines=[headline for spectrum in spectra for headline in _headlines(spectrum)],
             sections=sections,
             settings=settings,
-            machine=facts["machine"],
+            machine=machine,
             command=command,
         )
         write_text(folder / "report.html", render_html(report))
