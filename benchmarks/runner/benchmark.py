@@ -94,14 +94,18 @@ def run_benchmark(
     """
     started = time.monotonic()
     screen = screen or BenchmarkScreen()
-    contenders = {each.name: each for each in suite.contenders() if _is_wanted(each, settings.grid)}
+    ways = {None, *(["compiled"] if settings.grid.compile else [])}  # CUDA graphs only on a GPU
+    ways |= {"CUDA graphs"} if settings.grid.compile and settings.grid.device == "cuda" else set()
+    contenders = {each.name: each for each in suite.contenders() if each.compilation in ways}
     cases = _cases(suite, settings.grid)
     order = [(case, name) for case in cases for name in contenders if suite.takes_part(contenders[name], case)]
     torch.set_num_threads(settings.threads)
     results = open_results(output, _new_results(suite, settings, command), resume)
     results.save(output)  # from here on the folder belongs to this benchmark
     missing = results.missing(order)
-    _name_what_is_not_installed(suite, screen)
+    if not_installed := sorted(set(suite.packages) - set(package_versions(suite.packages))):
+        names = ", ".join(not_installed)
+        screen.say(f'not installed: {names}; to have every contender: pip install "torch-linformer[bench]"')
     if compiled := sum(contenders[name].compilation is not None for _, name in missing):
         screen.say(f"{compiled} of the rows are compiled first, each for its shapes: seconds to a minute a row")
     screen.begin(suite.title, len(order), done=len(order) - len(missing))
@@ -118,26 +122,14 @@ def run_benchmark(
             longest = max(longest, time.monotonic() - begun)
     finally:
         screen.stop()
-    _finish(suite, results, output, screen)
-    if left := len(results.missing(order)):
-        screen.say(f"{left} rows would not have ended within {minutes:g} minutes; --resume measures them")
-    return results
-
-
-def _is_wanted(contender: Contender, grid: Grid) -> bool:
-    """Whether this run has it: compiled ones where they are asked for, CUDA graphs only on a GPU."""
-    if contender.compilation is None:
-        return True
-    return grid.compile and (contender.compilation == "compiled" or grid.device == "cuda")
-
-
-def _finish(suite: Suite, results: Results, output: Path, screen: BenchmarkScreen) -> None:
-    """Derive numbers from the rows, and write and show the report."""
     summary = suite.summarize(results.rows)
     results.derived = summary.derived
     results.save(output)
     screen.report(write_report(output, suite.title, results, summary))
-    screen.say(f"results.json, results.md and report.html are in {output}")
+    screen.say(f"results.json and report.html are in {output}")
+    if left := len(results.missing(order)):
+        screen.say(f"{left} rows would not have ended within {minutes:g} minutes; --resume measures them")
+    return results
 
 
 def _cases(suite: Suite, grid: Grid) -> list[Case]:
@@ -162,13 +154,6 @@ def _groups(suite: Suite, pairs: Sequence[tuple[Case, str]]) -> Iterable[list[tu
     for case, name in pairs:
         groups[suite.turn(case)] = [*groups.pop(suite.turn(case), []), (case, name)]
     return groups.values()
-
-
-def _name_what_is_not_installed(suite: Suite, screen: BenchmarkScreen) -> None:
-    missing = set(suite.packages) - set(package_versions(suite.packages))
-    if missing:
-        names = ", ".join(sorted(missing))
-        screen.say(f'not installed: {names}; to have every contender: pip install "torch-linformer[bench]"')
 
 
 def _new_results(suite: Suite, settings: Settings, command: str) -> Results:

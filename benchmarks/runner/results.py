@@ -1,4 +1,4 @@
-"""The rows of a benchmark, and what is left of them in its folder: results.json, results.md, figures, report.html."""
+"""The rows of a benchmark, and what is left of them in its folder: results.json, figures, report.html."""
 
 import json
 import shutil
@@ -6,11 +6,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from runner.suite import Case, Grid, Measurement, Summary
-from torch_linformer.reporting.files import is_taken, write_bytes, write_json, write_text
-from torch_linformer.reporting.report import Report, Section, render_html, render_markdown
+from torch_linformer.reporting.files import write_bytes, write_json, write_text
+from torch_linformer.reporting.report import Report, Section, render_html
 from torch_linformer.reporting.tables import format_bytes, format_duration
 
 RESULTS_FILE = "results.json"
@@ -76,7 +75,10 @@ class Results:
         """
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            return cls(**{**found, "rows": [_row(row) for row in found["rows"]]})
+            for row in found["rows"]:
+                row["case"], spread = Case(**row["case"]), row["spread"]
+                row["spread"] = None if spread is None else tuple(spread)
+            return cls(**{**found, "rows": [Measurement(**row) for row in found["rows"]]})
         except (ValueError, TypeError, KeyError):
             raise ValueError(f"{file}: holds no benchmark; name another --output") from None
 
@@ -89,12 +91,14 @@ def open_results(folder: Path, wanted: Results, resume: bool) -> Results:
     """
     file = folder / RESULTS_FILE
     if not file.exists():
-        if is_taken(folder):
+        if folder.is_file() or (folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir())):
             raise ValueError(f"--output {folder}: is not empty and holds no benchmark; name another folder")
         return wanted
     found = Results.load(file)
-    different = _differences(found, wanted)
-    if different:
+    # Rows of different settings, machines or versions are never mixed.
+    there, here = ({"suite": each.suite, **each.settings, **each.machine} for each in (found, wanted))
+    names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
+    if different := ", ".join(f"{name} {_told(there, name)} there, {_told(here, name)} here" for name in names):
         raise ValueError(f"--output {folder}: holds another benchmark ({different}); name another folder")
     if not resume:
         raise ValueError(
@@ -103,21 +107,9 @@ def open_results(folder: Path, wanted: Results, resume: bool) -> Results:
     return found
 
 
-def _differences(found: Results, wanted: Results) -> str:
-    """How two benchmarks differ: rows of different settings, machines or versions are never mixed."""
-    there, here = ({"suite": each.suite, **each.settings, **each.machine} for each in (found, wanted))
-    names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
-    return ", ".join(f"{name} {_told(there, name)} there, {_told(here, name)} here" for name in names)
-
-
 def _told(facts: Mapping[str, str], name: str) -> str:
     """A setting as a message has it; an empty one is the suite's own."""
     return facts.get(name, "none") or "the suite's"
-
-
-def _row(entry: dict[str, Any]) -> Measurement:
-    spread = entry["spread"]
-    return Measurement(**{**entry, "case": Case(**entry["case"]), "spread": None if spread is None else tuple(spread)})
 
 
 def _as_option(value: object) -> str:
@@ -145,11 +137,9 @@ def write_report(folder: Path, title: str, results: Results, summary: Summary) -
         settings=results.settings,
         machine=results.machine,
         command=results.command,
-        figures=summary.figures,
     )
-    for name, content in report.figures.items():
+    for name, content in summary.figures.items():
         write_bytes(folder / f"{name}.png", content)
-    write_text(folder / "results.md", render_markdown(report))
     write_text(folder / "report.html", render_html(report))
     return report
 

@@ -127,7 +127,7 @@ class Summary:
 
     Attributes:
         headlines: the few numbers that readers come for.
-        sections: tables, texts and figures (inline SVG), for the page and for ``results.md``.
+        sections: tables, texts and figures (inline SVG), for the page.
         figures: the same figures as PNG files, by name without suffix.
         derived: numbers computed from rows (ratios, fits, extrapolations), for ``results.json``.
     """

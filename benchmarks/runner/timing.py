@@ -151,7 +151,7 @@ class _Runner:
     def time_a_round(self) -> None:
         if self.calls > 1:  # not in the time: this fills the caches after another contender
             self._step_and_clear()
-        self.seconds.append(self._mean_seconds(self.calls))
+        self.seconds.append(mean_seconds(self._step_and_clear, self.case.device, self.calls))
 
     def row(self) -> Measurement:
         if self.error is not None:
@@ -175,9 +175,6 @@ class _Runner:
         gc.collect()
         if self.case.device == "cuda":
             torch.cuda.empty_cache()
-
-    def _mean_seconds(self, calls: int) -> float:
-        return mean_seconds(self._step_and_clear, self.case.device, calls)
 
     def _step_and_clear(self) -> None:
         assert self.step is not None

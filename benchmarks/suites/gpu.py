@@ -1,6 +1,7 @@
 """What to run first on a GPU: few contenders, eager, compiled and as CUDA graphs, over lengths and batches."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from runner.suite import Case, Contender, Grid, Measurement, StepKind, Suite, Summary
 from suites import attention
@@ -57,14 +58,15 @@ class GpuSuite(Suite):
         for step in STEPS:
             for batch in grid.batches or BATCHES:
                 fitting = [n for n in lengths if grid.batches or batch * n <= MOST_TOKENS]
-                cases += grid_cases(_with_batch(grid, batch), fitting, ks, step=step, **ATTENTION_SIZES)
+                cases += grid_cases(replace(grid, batches=(batch,)), fitting, ks, step=step, **ATTENTION_SIZES)
             for batch in grid.batches or ENCODER_BATCHES:
-                one = _with_batch(grid, batch)
+                one = replace(grid, batches=(batch,))
                 cases += grid_cases(one, encoded, grid.ks or ENCODER_KS, step=step, **encoders.SIZES)
         return [machine_case(grid), *require_cases(cases, lengths, ks)]
 
     def contenders(self) -> list[Contender]:
-        everyone = attention.ours()[0], attention.full_attention()[0], encoders.our_encoder(ENCODER), _bert()
+        bert = next(each for each in encoders.encoders() if each.name.startswith("BERT"))
+        everyone = attention.ours()[0], attention.full_attention()[0], encoders.our_encoder(ENCODER), bert
         return [
             *machine_contenders(),
             *(form for each in everyone for form in (each, *compiled(each))),
@@ -74,7 +76,7 @@ class GpuSuite(Suite):
     def takes_part(self, contender: Contender, case: Case) -> bool:
         if measures_the_machine(contender) or not case.heads:
             return measures_the_machine(contender) and not case.heads
-        if (case.layers > 0) != _is_encoder(contender.name):
+        if (case.layers > 0) != contender.name.startswith((ENCODER, "BERT")):
             return False
         if contender.compilation == "CUDA graphs" and case.batch > 1 and not case.layers:
             return False
@@ -116,15 +118,3 @@ class GpuSuite(Suite):
                 "share_of_least_time": shares_records(found),
             },
         )
-
-
-def _with_batch(grid: Grid, batch: int) -> Grid:
-    return Grid(batches=(batch,), device=grid.device, dtype=grid.dtype)
-
-
-def _bert() -> Contender:
-    return next(each for each in encoders.encoders() if each.name.startswith("BERT"))
-
-
-def _is_encoder(name: str) -> bool:
-    return name.startswith((ENCODER, "BERT"))

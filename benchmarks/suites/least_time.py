@@ -11,9 +11,9 @@ from suites.contenders import call, sequence_workload
 from torch_linformer.measuring.costs import (
     Cost,
     LayerSizes,
-    cheapest_attention_cost,
     feedforward_cost,
     full_attention_cost,
+    linformer_attention_cost,
 )
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent
@@ -29,13 +29,6 @@ _TEXT = (
     "of their gradients) at the rate of the copy, both measured in this run. Softmax and norms are not counted, and "
     "nothing in between is written. More than 100 % means a higher rate than that of the large product."
 )
-
-
-class Machine(NamedTuple):
-    """What this machine reaches: multiplications of a matrix product, and bytes read and written, a second."""
-
-    multiplications: float
-    bytes: float
 
 
 class Share(NamedTuple):
@@ -66,14 +59,21 @@ def measures_the_machine(contender: Contender) -> bool:
 
 def shares(rows: Sequence[Measurement], names: Sequence[str]) -> list[Share]:
     """Those of the named contenders; none where the machine's rates are not known."""
-    machine = _machine(rows)
-    if machine is None:
+    timed = {row.contender: row for row in rows if row.seconds}
+    if not {MATRIX_PRODUCT, MEMORY_COPY} <= timed.keys():
         return []
+    product, copy = timed[MATRIX_PRODUCT], timed[MEMORY_COPY]
     found = []
     for row in rows:
-        if row.contender in names and row.seconds:
-            seconds, bound = _least_time(row.case, machine)
-            found.append(Share(row.contender, row.case, seconds, bound, seconds / row.seconds))
+        if row.contender in names and row.seconds and product.seconds and copy.seconds:
+            work = least_work(row.case, layers=max(1, row.case.layers), training=row.case.step == "training")
+            of_product = product.case.length * product.case.width**2
+            times = {
+                "multiplications": work.multiplications / of_product * product.seconds,
+                "memory": work.bytes / copied_bytes(copy.case) * copy.seconds,
+            }
+            bound = max(times, key=lambda name: times[name])
+            found.append(Share(row.contender, row.case, times[bound], bound, times[bound] / row.seconds))
     return found
 
 
@@ -119,22 +119,6 @@ def share_headline(found: Sequence[Share], name: str) -> list[Headline]:
     return [Headline(name=f"of the least time, {name}", value=format_percent(best.share), note=f"{note}; {best.bound}")]
 
 
-def _machine(rows: Sequence[Measurement]) -> Machine | None:
-    found = {row.contender: row for row in rows if row.seconds}
-    product, copy = found.get(MATRIX_PRODUCT), found.get(MEMORY_COPY)
-    if product is None or copy is None or not product.seconds or not copy.seconds:
-        return None
-    multiplications = product.case.length * product.case.width**2
-    return Machine(multiplications / product.seconds, copied_bytes(copy.case) / copy.seconds)
-
-
-def _least_time(case: Case, machine: Machine) -> tuple[float, str]:
-    work = least_work(case, layers=max(1, case.layers), training=case.step == "training")
-    times = {"multiplications": work.multiplications / machine.multiplications, "memory": work.bytes / machine.bytes}
-    bound = max(times, key=lambda name: times[name])
-    return times[bound], bound
-
-
 def matrix_product() -> Contender:
     """No attention: the product of two matrices, the best rate that the machine reaches."""
 
@@ -146,18 +130,18 @@ def matrix_product() -> Contender:
 
 def memory_copy() -> Contender:
     """No attention: a copy of ``COPIED`` matrices, the best rate at which memory is read and written."""
-    return Contender(name=MEMORY_COPY, build=_build_copy, has_slots=False)
+
+    def build(case: Case) -> Workload:
+        source = torch.ones(COPIED, case.length, case.width, device=case.device, dtype=case.torch_dtype)
+        copy = torch.empty_like(source).copy_
+        return Workload(module=nn.Identity(), inputs=(source,), run=copy, output_shape=tuple(source.shape))
+
+    return Contender(name=MEMORY_COPY, build=build, has_slots=False)
 
 
 def copied_bytes(case: Case) -> int:
     """Bytes that the copy reads and writes."""
     return 2 * COPIED * case.length * case.width * case.torch_dtype.itemsize
-
-
-def _build_copy(case: Case) -> Workload:
-    source = torch.ones(COPIED, case.length, case.width, device=case.device, dtype=case.torch_dtype)
-    target = torch.empty_like(source)
-    return Workload(module=nn.Identity(), inputs=(source,), run=target.copy_, output_shape=tuple(source.shape))
 
 
 def least_work(sizes: LayerSizes, layers: int = 1, training: bool = False) -> Cost:
@@ -168,7 +152,7 @@ def least_work(sizes: LayerSizes, layers: int = 1, training: bool = False) -> Co
     step moves their gradients too.
     """
     n, c, k = sizes.length, sizes.width, sizes.k
-    attention = cheapest_attention_cost(sizes) if k else full_attention_cost(sizes)
+    attention = linformer_attention_cost(sizes) if k else full_attention_cost(sizes)
     products = layers * (attention.multiplications + feedforward_cost(sizes).multiplications)
     weights = layers * (4 * c**2 + 2 * n * k + 2 * c * sizes.feedforward)
     moved = (2 * sizes.batch * n * c + weights) * sizes.torch_dtype.itemsize

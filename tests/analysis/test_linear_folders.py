@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from torch_linformer.analysis import inspect_text, measure_spectrum, plot_attention, plot_projections
-from torch_linformer.analysis.inspection.page import inspect_folder, render_inspection
-from torch_linformer.analysis.spectra.observing import observe_heads
-from torch_linformer.analysis.spectra.spectrum_run import run_spectrum
+from torch_linformer.analysis.observing import observe_heads
+from torch_linformer.analysis.page import inspect_folder, render_inspection
+from torch_linformer.analysis.spectrum_report import run_spectrum
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.errors import InputError
@@ -106,17 +106,13 @@ def test_a_head_of_ours_on_such_an_encoder(linear_folder):
     assert len(seen.answer.labels) == 2 and seen.answer.relevance.values.shape == (2, 34)
 
 
-def test_the_model_reads_as_before(linear_folder):
+def test_the_model_reads_as_before_and_no_more_than_it_can(linear_folder):
     model, tokenizer = (load(str(linear_folder("Bert"))) for load in (load_model, load_tokenizer))
     ids = tokenizer(SHORT, return_tensors="pt").input_ids
     before = model(input_ids=ids).last_hidden_state
     inspect_text(model, tokenizer, SHORT)
     assert torch.equal(model(input_ids=ids).last_hidden_state, before)
-
-
-def test_the_longest_text(linear_folder):
-    """Which in RoBERTa's kin is shorter than the table of positions."""
-    folder = linear_folder("Roberta")
+    folder = linear_folder("Roberta")  # whose table of positions is longer
     with pytest.raises(ValueError, match=r"^the text has 97 tokens, the model reads 96: shorten it, or read its begin"):
         inspected(folder, "a" * 95)
     assert len(inspected(folder, "a" * 95, cut=True).tokens) == 96

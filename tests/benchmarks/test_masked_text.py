@@ -30,22 +30,13 @@ def test_every_run_reads_the_same_rows_and_is_scored_on_texts_that_none_learns_f
     assert not torch.equal(first["input_ids"], other["input_ids"])
     held_out = corpus.tokenizer.decode(corpus.held_out)
     assert [held_out.count(text) for text in pd.read_parquet(novels)["text"]] == [0] * 2 + [1] * HELD_OUT
-    masks = [batch["labels"] >= 0 for batch in corpus.scored(32)]
+    scored = list(corpus.scored(32))
+    masks = [batch["labels"] >= 0 for batch in scored]
     assert 0.35 < torch.cat(masks).float().mean() < 0.45
-
-
-def test_a_masked_word_is_hidden_and_every_other_stays(novels):
-    corpus = Corpus(novels)
-    for batch in corpus.scored(32):
-        masked = batch["labels"] >= 0
+    for batch, masked in zip(scored, masks, strict=True):  # a masked word is hidden and every other stays
         assert (batch["input_ids"] == corpus.tokenizer.mask_token_id).equal(masked)
     whole = torch.where(masked, batch["labels"], batch["input_ids"])[-1].tolist()
     assert whole == corpus.held_out[-32:].tolist()
-
-
-def test_the_baseline_is_the_cross_entropy_of_the_frequencies_learned_from(novels):
-    corpus = Corpus(novels)
-    scored = list(corpus.scored(32))
     right = torch.cat([batch["labels"][batch["labels"] >= 0] for batch in scored])
     counts = torch.bincount(torch.tensor(corpus.train), minlength=len(corpus.tokenizer)) + 1.0
     expected = torch.nn.functional.cross_entropy(counts.log().expand(len(right), -1), right)
@@ -83,15 +74,16 @@ def test_only_the_window_alone_cannot_see_the_whole_row(variant):
     assert words.grad[:, 65:].any() == (variant != "window")
 
 
-def test_an_unknown_variant_is_refused(novels, tmp_path):
-    with pytest.raises(typer.BadParameter, match="'headwise-3' is none of full, headwise-8"):
-        main(novels, tmp_path, variants="headwise-3")
-
-
-@pytest.mark.parametrize("lengths", ["many", "512,", "4", "-8", "16384"])
-def test_a_length_that_cannot_be_is_refused(novels, tmp_path, lengths):
-    with pytest.raises(typer.BadParameter, match="is no number from 8 to 2048"):
-        main(novels, tmp_path, lengths=lengths)
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"variants": "headwise-3"}, "'headwise-3' is none of full, headwise-8"),
+        *(({"lengths": text}, "is no number from 8 to 2048") for text in ("many", "512,", "4", "16384")),
+    ],
+)
+def test_bad_options_are_refused(novels, tmp_path, option, message):
+    with pytest.raises(typer.BadParameter, match=message):
+        main(novels, tmp_path, **option)
 
 
 def test_a_stopped_command_goes_on_and_reports_all_runs(novels, tmp_path, monkeypatch, capsys):
@@ -103,12 +95,8 @@ def test_a_stopped_command_goes_on_and_reports_all_runs(novels, tmp_path, monkey
         return [json.loads(line) for line in lines], capsys.readouterr().out
 
     runs, _ = run()
-    assert [(run["length"], run["batch"], run["variant"]) for run in runs] == [
-        (32, 4, "full"),
-        (32, 4, "kv-4"),
-        (64, 2, "full"),
-        (64, 2, "kv-4"),
-    ]
+    found = [(run["length"], run["batch"], run["variant"]) for run in runs]
+    assert found == [(32, 4, "full"), (32, 4, "kv-4"), (64, 2, "full"), (64, 2, "kv-4")]
     assert all(1 < run["perplexity"] < float("inf") for run in runs)
     table = (tmp_path / "results.md").read_text()
     assert table.count("What is not below that has not used its context.") == 2

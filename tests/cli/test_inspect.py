@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from torch_linformer.analysis import inspect_text
-from torch_linformer.analysis.inspection import page
+from torch_linformer.analysis import inspect_text, page
 from torch_linformer.cli.app import run
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerForCausalLM

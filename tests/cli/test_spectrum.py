@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from torch_linformer.analysis import measure_spectrum
-from torch_linformer.analysis.spectra.advice import BOUND
+from torch_linformer.analysis.spectrum import BOUND
 from torch_linformer.cli.app import run
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.training.sizes import SIZES as MODEL_SIZES
@@ -63,8 +63,7 @@ def save(tmp_path_factory, classifier_run):
 @pytest.fixture(scope="module")
 def bert(save):
     torch.manual_seed(0)
-    model = BertForMaskedLM(BertConfig(**SIZES, initializer_range=0.3))
-    return save(model)
+    return save(BertForMaskedLM(BertConfig(**SIZES, initializer_range=0.3)))
 
 
 @pytest.fixture
@@ -116,24 +115,17 @@ def test_a_folder_with_everything(bert, call, workplace):
 def test_numbers_are_those_of_the_model_on_the_documents(bert, call, workplace):
     call("spectrum", bert, "--data", "texts.jsonl", "--length", 24, "--documents", 3, "--output", "found", "--seed", 1)
     (record,) = json.loads((workplace / "found" / "spectrum.json").read_text())["spectra"]
-    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer, model = AutoTokenizer.from_pretrained(bert), BertModel.from_pretrained(bert).eval()
     texts = [json.loads(line)["text"] for line in (workplace / "texts.jsonl").read_text().splitlines()]
-    tokens = [torch.tensor(tokenizer(text)["input_ids"]) for text in texts]
-    long_enough = {len(ids) >= 24 for ids in tokens}
-    assert long_enough == {True, False}
+    cut = [torch.tensor(tokenizer(text, truncation=True, max_length=24)["input_ids"]) for text in texts]
+    long_enough = [ids for ids in cut if len(ids) == 24]
+    assert 3 < len(long_enough) < len(cut)
     # Which three of them, only the seed knows: one by one they are looked for.
-    model = BertModel.from_pretrained(bert).eval()
-    cut = [tokenizer(text, truncation=True, max_length=24)["input_ids"] for text in texts]
-    candidates = [torch.tensor(ids) for ids in cut if len(ids) == 24]
-    single = [measure_spectrum(model, [each]).singular_values for each in candidates]
+    single = torch.stack([measure_spectrum(model, [each]).singular_values for each in long_enough])
     found = torch.tensor(record["singular_values"]).double()
-    triples = torch.combinations(torch.arange(len(candidates)), 3)
-    assert any(
-        torch.allclose(torch.stack([single[int(i)] for i in triple]).mean(dim=0), found, rtol=1e-4, atol=1e-6)
-        for triple in triples
-    )
-    assert record["documents"] == 3
-    assert 0 <= record["shorter_documents"] <= sum(len(ids) < 24 for ids in tokens)
+    triples = torch.combinations(torch.arange(len(single)), 3)
+    assert any(torch.allclose(single[triple].mean(dim=0), found, rtol=1e-4, atol=1e-6) for triple in triples)
+    assert record["documents"] == 3 and 0 <= record["shorter_documents"] <= len(cut) - len(long_enough)
 
 
 def test_fewer_documents_than_asked_for_are_counted(bert, call):
@@ -178,28 +170,22 @@ def test_longer_documents_by_the_randomised_method(bert, call, workplace):
 
 def test_what_is_wrong_with_the_model(refused, save, workplace):
     fnet = FNetModel(FNetConfig(**{name: size for name, size in SIZES.items() if name != "num_attention_heads"}))
-    cases = {
+    (workplace / "empty").mkdir()
+    bare = save(BertModel(BertConfig(**SIZES)), tokenizer=False)
+    for folder, message in {
         save(fnet): "a fnet model has no attention weights that can be read",
         save(
             LinformerModel(LinformerConfig(**SIZES, k=8))
         ): "its attention is N × K already; a spectrum needs ordinary",
-    }
-    for folder, message in cases.items():
+        "nowhere/at/all": "no such folder, and no model of that name could be fetched",
+        "empty": "is no model folder: it has no config.json",
+        bare: "has no tokenizer; save the model's own into the folder",
+    }.items():
         said = refused("spectrum", folder, "--data", "texts.jsonl", "--length", 16)
         assert said.startswith(f"{folder}: {message}"), said
-    assert refused("spectrum", "nowhere/at/all", "--data", "texts.jsonl") == (
-        "nowhere/at/all: no such folder, and no model of that name could be fetched"
-    )
-    (workplace / "empty").mkdir()
-    assert refused("spectrum", "empty", "--data", "texts.jsonl") == "empty: is no model folder: it has no config.json"
-    bare = save(BertModel(BertConfig(**SIZES)), tokenizer=False)
-    assert refused("spectrum", bare, "--data", "texts.jsonl", "--length", 9) == (
-        f"{bare}: has no tokenizer; save the model's own into the folder"
-    )
     (bare / "model.safetensors").write_bytes(b"no tensors")
-    assert refused("spectrum", bare, "--data", "texts.jsonl", "--length", 9).startswith(
-        f"{bare}: the weights cannot be read: "
-    )
+    said = refused("spectrum", bare, "--data", "texts.jsonl", "--length", 9)
+    assert said.startswith(f"{bare}: the weights cannot be read: ")
 
 
 @pytest.mark.parametrize(
@@ -230,15 +216,11 @@ def test_what_is_wrong_with_the_options(options, message, refused, bert, workpla
     assert said == message.replace("MODEL", str(bert))
 
 
-def test_what_is_wrong_with_the_documents(refused, bert, workplace):
+def test_what_is_wrong_with_the_documents_and_their_length(refused, bert, save, workplace):
     assert refused("spectrum", bert, "--data", "gone.csv", "--length", 9) == "gone.csv: no such file or folder"
     (workplace / "blank.txt").write_text("  \n")
-    assert refused("spectrum", bert, "--data", "blank.txt", "--length", 9).startswith(
-        "blank.txt: no row of the 1 has any text"
-    )
-
-
-def test_roberta_counts_its_positions_from_behind_the_padding(refused, save):
-    folder = save(RobertaModel(RobertaConfig(**SIZES, pad_token_id=1)))
+    said = refused("spectrum", bert, "--data", "blank.txt", "--length", 9)
+    assert said.startswith("blank.txt: no row of the 1 has any text")
+    folder = save(RobertaModel(RobertaConfig(**SIZES, pad_token_id=1)))  # counts positions after those of padding
     said = refused("spectrum", folder, "--data", "texts.jsonl", "--length", 63)
     assert said == f"--length 63: {folder} reads at most 62 tokens; take a shorter length"

@@ -1,5 +1,6 @@
-"""Every file of examples/ runs as a user would run it, and what it prints bears out what it shows."""
+"""Every example and lesson runs as a user would run it, and what it prints bears out what it shows."""
 
+import math
 import os
 import re
 import shutil
@@ -11,132 +12,157 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = "documents"  # what the examples import, no example itself
-EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != SHARED)
-ALONE_AND_IN_TWO = "trainer_two_processes"  # has a test of its own
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "documents")
+LESSONS, PAGES = ROOT / "examples" / "lessons", ROOT / "docs" / "lessons"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+ALONE_AND_IN_TWO = "trainer_two_processes"  # has a test of its own
+NUMBERED = re.compile(r"^(\w[^:\n$]*): ([-+.e\d]+)$", re.MULTILINE)
+ANY = -math.inf, math.inf
 
 
-def run(folder, name, *options):
-    """What an example prints when it is started in an empty folder, which it leaves empty."""
-    command = [sys.executable, *options, ROOT / "examples" / f"{name}.py"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+def more_than(bound):
+    return math.nextafter(bound, math.inf), math.inf
+
+
+def less_than(bound):
+    return -math.inf, math.nextafter(bound, -math.inf)
+
+
+def between(low, high):
+    return math.nextafter(low, math.inf), math.nextafter(high, -math.inf)
+
+
+ZERO = 0, 0
+# Lines that each prints, "what: number", and where the number lies; "*" and a text are all lines that end with it.
+SAYS = {
+    "accelerate_loop": {
+        "held-out accuracy after epoch 2": more_than(0.85),
+        "largest difference of a score once loaded": ZERO,
+    },
+    "import_weights": {
+        "lucidrains, largest difference": less_than(1e-5),
+        "linformer-pytorch, largest difference": less_than(1e-5),
+    },
+    "int8_quantization": {
+        "of which int8": (13, 13),
+        "linear layers": (13, 13),
+        "accuracy in float32": more_than(0.85),
+        "accuracy lost": (-0.02, 0.02),
+        "largest error of a score, relative to the largest score": between(0, 0.05),
+    },
+    "lightning_module": {
+        "held-out accuracy before": less_than(0.75),
+        "held-out accuracy after": more_than(0.85),
+        "held-out accuracy once loaded": more_than(0.85),
+    },
+    "linearize": {
+        **{f"{name}, 256 tokens, largest difference": less_than(1e-5) for name in ("MiniLM", "ModernBERT")},
+        **{f"{name}, 512 tokens, cosine of embeddings": between(0.8, 0.999) for name in ("MiniLM", "ModernBERT")},
+        **{f"{name}, opened again, 512 tokens, largest difference": ZERO for name in ("MiniLM", "ModernBERT")},
+        "MiniLM, attn_implementation, 512 tokens, largest difference": less_than(1e-5),
+        "ModernBERT, attn_implementation, 2048 tokens, cosine of embeddings": between(0.8, 0.999),
+    },
+    "quickstart": {
+        "original, 32 windows, seconds": more_than(0),
+        "linear, one pass, seconds": more_than(0),
+        "cosine of the two vectors": between(0.99, 1),
+    },
+    "peft_lora": {
+        "accuracy of the base model on the new labels": less_than(0.75),
+        "share of the parameters that is trained": less_than(0.15),
+        "accuracy with the adapter": more_than(0.85),
+        "largest difference of a score once loaded": less_than(1e-4),
+        "largest difference of a score once merged": less_than(1e-4),
+    },
+    "pipeline_fill_mask": {"fill-mask, share of guesses of the right season (by chance 0.25)": more_than(0.9)},
+    "pipeline_text_classification": {
+        "text-classification, accuracy on held-out texts": more_than(0.85),
+        "feature-extraction, nearest text is of the same package": more_than(0.9),
+    },
+    "pipeline_text_generation": {"text-generation, share of right days": more_than(0.99)},
+    "pipeline_token_classification": {"token-classification, accuracy on held-out texts": more_than(0.9)},
+    "question_answering": {"held-out questions answered word for word": more_than(0.9)},
+    "sentence_embeddings": {
+        "similarity of a package after training": ANY,
+        "similarity of a package before training": ANY,
+        "largest difference of a number once loaded": less_than(1e-5),
+    },
+    "seq2seq_trainer": {
+        "held-out targets written right before": less_than(0.2),
+        "held-out targets written right after": more_than(0.9),
+        "held-out targets written right by beams": more_than(0.9),
+    },
+    "torch_compile": {"graphs compiled": (1, 1), "*largest difference of a score": less_than(1e-5)},
+    "torch_encoder": {
+        "accuracy before": less_than(0.3),
+        "accuracy after": more_than(0.8),
+        "largest difference of a score without the padding": less_than(1e-4),
+    },
+    "torch_export": {"*largest difference of a score": less_than(1e-5)},
+    "trainer": {
+        "steps until it stopped": less_than(500),
+        "accuracy of the model that was kept": more_than(0.9),
+        "best accuracy while training": more_than(0.9),
+        "largest difference of a weight, resumed at step 10 or never stopped": ZERO,
+    },
+}
+EQUAL = [
+    ("lightning_module", "held-out accuracy once loaded", "held-out accuracy after"),
+    ("trainer", "accuracy of the model that was kept", "best accuracy while training"),
+]
+GREATER = [  # by how much
+    ("sentence_embeddings", "similarity of a package after training", "similarity of a package before training", 0.08),
+    ("images", "slots and window, same label as the teacher", "window alone, same label as the teacher", 0.2),
+]
+COUNTS = {"torch_compile": 4, "torch_export": 6, "search_meetings": 5}  # lines of "*"
+LESSONS_SAY = {
+    "classify": {"accuracy": more_than(0.9), "accuracy of the most frequent label": less_than(0.5)},
+    "search_meetings": {"*found first": more_than(1 / 30)},
+    "choose_k": {"loss of a window of 64 and exact tokens, without slots": ANY},
+    "million_tokens": {"largest difference between chunks and all at once": less_than(1e-5)},
+    "own_slots": {
+        "own, fixed, accuracy": more_than(0.3),
+        "means of equal segments, accuracy": less_than(0.3),
+        "own, learned, numbers learned for the maps": (64, 64),
+    },
+    "images": {
+        "full attention, accuracy": more_than(0.7),
+        "slots and window, loss after it": ANY,
+        "window alone, loss after it": ANY,
+    },
+    "two_processes": {"configurations that differ": ZERO},
+}
+SHORT = {  # options, so that each lesson takes seconds
+    "search_meetings": ["--max-length", "640", "--number", "30", "--characters", "1500", "--minutes", "0.05"],
+    "choose_k": ["--length", "128", "--documents", "2"],
+    "million_tokens": ["--tokens", "32768"],
+    "own_slots": ["--steps", "120"],
+    "images": ["--size", "128", "--steps", "20"],
+    "two_processes": ["--steps", "4"],
+}
+
+
+def run(folder, file, *options, before=()):
+    """What a program prints when it is started in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)}
+    command = [sys.executable, *before, file, *options]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     print(done.stdout)
     assert done.returncode == 0, done.stderr
-    assert not list(folder.iterdir()), "files outside its temporary folder"
     return done.stdout
 
 
 def numbers(output):
-    """The numbers of the lines "what: number"."""
-    return {what: float(number) for what, number in re.findall(r"^(\w.*): ([-+.e\d]+)$", output, re.MULTILINE)}
+    return {what: float(number) for what, number in NUMBERED.findall(output)}
 
 
-def differences(found):
-    return [number for what, number in found.items() if what.endswith("largest difference of a score")]
-
-
-def check_accelerate_loop(found):
-    assert found["held-out accuracy after epoch 2"] > 0.85
-    assert found["largest difference of a score once loaded"] == 0
-
-
-def check_import_weights(found):
-    assert found["lucidrains, largest difference"] < 1e-5
-    assert found["linformer-pytorch, largest difference"] < 1e-5
-
-
-def check_int8_quantization(found):
-    assert found["of which int8"] == found["linear layers"] == 13
-    assert found["accuracy in float32"] > 0.85 and abs(found["accuracy lost"]) <= 0.02
-    assert 0 < found["largest error of a score, relative to the largest score"] < 0.05
-
-
-def check_lightning_module(found):
-    assert found["held-out accuracy before"] < 0.75 and found["held-out accuracy after"] > 0.85
-    assert found["held-out accuracy once loaded"] == found["held-out accuracy after"]
-
-
-def check_linearize(found):
-    for name in ("MiniLM", "ModernBERT"):
-        assert found[f"{name}, 256 tokens, largest difference"] < 1e-5
-        assert 0.8 < found[f"{name}, 512 tokens, cosine of embeddings"] < 0.999
-        assert found[f"{name}, opened again, 512 tokens, largest difference"] == 0
-    assert found["MiniLM, attn_implementation, 512 tokens, largest difference"] < 1e-5
-    assert 0.8 < found["ModernBERT, attn_implementation, 2048 tokens, cosine of embeddings"] < 0.999
-
-
-def check_quickstart(found):
-    assert found["original, 32 windows, seconds"] > 0 and found["linear, one pass, seconds"] > 0
-    assert 0.99 < found["cosine of the two vectors"] < 1
-
-
-def check_peft_lora(found):
-    assert found["accuracy of the base model on the new labels"] < 0.75
-    assert found["share of the parameters that is trained"] < 0.15
-    assert found["accuracy with the adapter"] > 0.85
-    assert found["largest difference of a score once loaded"] < 1e-4
-    assert found["largest difference of a score once merged"] < 1e-4
-
-
-def check_pipeline_fill_mask(found):
-    assert found["fill-mask, share of guesses of the right season (by chance 0.25)"] > 0.9
-
-
-def check_pipeline_text_classification(found):
-    assert found["text-classification, accuracy on held-out texts"] > 0.85
-    assert found["feature-extraction, nearest text is of the same package"] > 0.9
-
-
-def check_pipeline_text_generation(found):
-    assert found["text-generation, share of right days"] > 0.99
-
-
-def check_pipeline_token_classification(found):
-    assert found["token-classification, accuracy on held-out texts"] > 0.9
-
-
-def check_question_answering(found):
-    assert found["held-out questions answered word for word"] > 0.9
-
-
-def check_sentence_embeddings(found):
-    assert found["similarity of a package after training"] > found["similarity of a package before training"] + 0.08
-    assert found["largest difference of a number once loaded"] < 1e-5
-
-
-def check_seq2seq_trainer(found):
-    assert found["held-out targets written right before"] < 0.2
-    assert found["held-out targets written right after"] > 0.9
-    assert found["held-out targets written right by beams"] > 0.9
-
-
-def check_torch_compile(found):
-    assert found["graphs compiled"] == 1
-    assert len(differences(found)) == 4 and max(differences(found)) < 1e-5
-
-
-def check_torch_encoder(found):
-    assert found["accuracy before"] < 0.3 and found["accuracy after"] > 0.8
-    assert found["largest difference of a score without the padding"] < 1e-4
-
-
-def check_torch_export(found):
-    assert len(differences(found)) == 6 and max(differences(found)) < 1e-5
-
-
-def check_trainer(found):
-    assert found["steps until it stopped"] < 500
-    assert found["accuracy of the model that was kept"] == found["best accuracy while training"] > 0.9
-    assert found["largest difference of a weight, resumed at step 10 or never stopped"] == 0
-
-
-CHECKS = {name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")}
-
-
-def test_every_example_has_a_check():
-    assert sorted([*CHECKS, ALONE_AND_IN_TWO]) == EXAMPLES
+def check(name, found, says):
+    for what, (low, high) in says.items():
+        values = [found[what]] if what[0] != "*" else [found[line] for line in found if line.endswith(what[1:])]
+        assert len(values) == (1 if what[0] != "*" else COUNTS[name]), what
+        assert all(low <= value <= high for value in values), (what, values)
+    assert all(found[one] == found[other] for of, one, other in EQUAL if of == name)
+    assert all(found[one] > found[other] + more for of, one, other, more in GREATER if of == name)
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != ALONE_AND_IN_TWO])
@@ -146,11 +172,13 @@ def test_what_it_prints_bears_it_out(name, tmp_path):
             pytest.skip("the default backend builds C++, and no C++ compiler (g++, clang++ or c++) is installed")
         if " " in torch.__file__:
             pytest.skip("the default backend cannot link where torch's path has a space")
-    CHECKS[name](numbers(run(tmp_path, name)))
+    check(name, numbers(run(tmp_path, ROOT / "examples" / f"{name}.py")), SAYS[name])
+    assert not list(tmp_path.iterdir()), "files that stay"
 
 
 def test_two_processes_have_the_losses_of_one(tmp_path):
-    outputs = [run(tmp_path, ALONE_AND_IN_TWO, *options) for options in ([], TORCHRUN)]
+    file = ROOT / "examples" / f"{ALONE_AND_IN_TWO}.py"
+    outputs = [run(tmp_path, file, before=before) for before in ([], TORCHRUN)]
     assert [numbers(output)["processes"] for output in outputs] == [1, 2]
     lines = [re.search(r"^losses: (.+)$", output, re.MULTILINE)[1] for output in outputs]
     one, two = ([float(loss) for loss in line.split()] for line in lines)
@@ -158,17 +186,40 @@ def test_two_processes_have_the_losses_of_one(tmp_path):
     assert two == pytest.approx(one, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_docstring_says_how_to_install_and_run_it(name):
-    text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
-    docstring = text.split('"""')[1]
-    assert re.search(r'^Install: pip install "?torch-linformer', docstring, re.MULTILINE)
-    assert re.search(rf"^Run: .*examples/{name}\.py", docstring, re.MULTILINE)
+@pytest.mark.parametrize("name", LESSONS_SAY)
+def test_a_lesson_runs_and_its_page_shows_what_it_prints(name, tmp_path):
+    output = run(tmp_path, LESSONS / f"{name}.py", *SHORT.get(name, []))
+    found = numbers(output)
+    check(name, found, LESSONS_SAY[name])
+    if name == "choose_k":
+        losses = [number for what, number in found.items() if re.fullmatch(r"loss with \d+ slots added", what)]
+        assert losses and max(losses) < found["loss of a window of 64 and exact tokens, without slots"]
+    if name == "images":
+        assert found["slots and window, loss after it"] < 0.6 * found["window alone, loss after it"]
+    page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    assert f"../../examples/lessons/{name}.py" in page
+    # What has a number, without the numbers that options change.
+    printed, shown = ({re.sub(r"\d[\d,]*", "N", what) for what in numbers(text)} for text in (output, page))
+    assert printed == shown
 
 
-def test_every_row_of_the_page_has_an_example_and_every_example_a_row():
+def test_every_one_has_a_check_a_row_or_a_page_and_says_how_to_run_it():
+    lessons = sorted(path.stem for path in LESSONS.glob("*.py") if path.stem != "shared")
+    assert lessons == sorted(LESSONS_SAY) == sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "index")
+    assert sorted([*SAYS, ALONE_AND_IN_TWO]) == EXAMPLES
     page = (ROOT / "docs" / "works-with.md").read_text(encoding="utf-8")
     table = re.search(r"^\| with \| what \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)[1]
     named = [re.findall(r"\]\(\.\./examples/(\w+)\.py\)", row) for row in table.splitlines()]
     assert all(named), "a row without an example"
     assert sorted({name for names in named for name in names}) == EXAMPLES
+    for name in [*EXAMPLES, *(f"lessons/{name}" for name in lessons)]:
+        text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+        docstring = text.split('"""')[1]
+        assert re.search(r'^Install: pip install "?torch-linformer', docstring, re.MULTILINE), name
+        assert re.search(rf"^Run: .*examples/{name}\.py", docstring, re.MULTILINE), name
+        assert "/" not in name or text.count("\n") <= 110  # a lesson stays one
+
+
+def test_what_is_missing_is_one_line(tmp_path):
+    with pytest.raises(AssertionError, match=r"own_slots\.py: error: unrecognized arguments: --no-such-option"):
+        run(tmp_path, LESSONS / "own_slots.py", "--no-such-option")

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from torch_linformer.analysis import inspect_text
-from torch_linformer.analysis.inspection.page import write_inspection
-from torch_linformer.analysis.inspection.page_arrays import pack_layers
+from torch_linformer.analysis.page import pack_layers, render_inspection
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 
 NASTY = "<script>document.title='run'</script>"
@@ -53,7 +52,7 @@ def pages(inspection, tmp_path_factory):
     all_bytes = sum(len(base64.b64decode(array["data"])) for array in pack_layers(inspection.layers)["arrays"])
     for block, most_bytes in ((1, all_bytes), (2, all_bytes - 1)):
         files[block] = folder / f"{block}.html"
-        write_inspection(files[block], inspection, model="model", source="text", most_bytes=most_bytes)
+        files[block].write_text(render_inspection(inspection, model="model", source="text", most_bytes=most_bytes))
         assert f'"block":{block},' in files[block].read_text()
     return files
 

@@ -9,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch_linformer.measuring.costs import (
     Cost,
     LayerSizes,
-    cheapest_attention_cost,
     feedforward_cost,
     full_attention_cost,
     layer_ratio,
@@ -62,7 +61,7 @@ def test_batch_and_dtype_multiply():
 def test_our_attention_computes_what_the_model_says(sharing, length):
     sizes = replace(LARGER, length=length)
     module = LinformerAttention(24, 3, max_len=length, k=13, sharing=sharing, bias=False)
-    assert counted_multiplications(module, sizes) == cheapest_attention_cost(sizes, sharing).multiplications
+    assert counted_multiplications(module, sizes) == linformer_attention_cost(sizes, sharing).multiplications
 
 
 def test_the_cheapest_order_depends_on_the_length():
@@ -71,8 +70,8 @@ def test_the_cheapest_order_depends_on_the_length():
         [linformer_attention_cost(sizes, "headwise", order) for sizes in (short, long)]
         for order in ("compress_first", "project_last")
     )
-    assert cheapest_attention_cost(short) == min(first[0], last[0], key=lambda cost: cost.multiplications)
-    assert cheapest_attention_cost(long) == first[1]
+    assert linformer_attention_cost(short) == min(first[0], last[0], key=lambda cost: cost.multiplications)
+    assert linformer_attention_cost(long) == first[1]
     assert first[1].multiplications < last[1].multiplications
 
 

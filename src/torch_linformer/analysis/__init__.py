@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 from torch_linformer.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from torch_linformer.analysis.inspection.attention_plots import plot_attention, plot_projections
-    from torch_linformer.analysis.inspection.inspect_text import inspect_text
-    from torch_linformer.analysis.spectra.advice import suggest_k
-    from torch_linformer.analysis.spectra.spectrum import Spectrum
-    from torch_linformer.analysis.spectra.spectrum_report import plot_spectrum
-    from torch_linformer.analysis.spectra.spectrum_run import measure_spectrum
+    from torch_linformer.analysis.attention_plots import plot_attention, plot_projections
+    from torch_linformer.analysis.inspection import inspect_text
+    from torch_linformer.analysis.spectrum import Spectrum, measure_spectrum, suggest_k
+    from torch_linformer.analysis.spectrum_report import plot_spectrum
 
 __all__ = [
     "Spectrum",
@@ -28,12 +26,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Spectrum": ".spectra.spectrum",
-        "inspect_text": ".inspection.inspect_text",
-        "measure_spectrum": ".spectra.spectrum_run",
-        "plot_attention": ".inspection.attention_plots",
-        "plot_projections": ".inspection.attention_plots",
-        "plot_spectrum": ".spectra.spectrum_report",
-        "suggest_k": ".spectra.advice",
+        "Spectrum": ".spectrum",
+        "inspect_text": ".inspection",
+        "measure_spectrum": ".spectrum",
+        "plot_attention": ".attention_plots",
+        "plot_projections": ".attention_plots",
+        "plot_spectrum": ".spectrum_report",
+        "suggest_k": ".spectrum",
     },
 )

@@ -29,7 +29,7 @@ def inspect_(
     check_model(model)
     from rich.console import Console
 
-    from torch_linformer.analysis.inspection.page import inspect_folder
+    from torch_linformer.analysis.page import inspect_folder
     from torch_linformer.reporting.tables import printable
 
     chosen = _numbers(layers)

@@ -36,7 +36,7 @@ def spectrum(
     The paper's Figure 1 for a model and texts of yours, and for every layer the K that keeps 90, 95 and 99 % of the
     energy, as linformer train --k @FOLDER/spectrum.json takes it.
     """
-    from torch_linformer.analysis.spectra.spectrum_run import run_spectrum
+    from torch_linformer.analysis.spectrum_report import run_spectrum
 
     run_spectrum(
         model,

@@ -61,7 +61,11 @@ class SequencePiece(Padding):
     ) -> None:
         group = group_of(mesh)
         check_padding_mask(key_padding_mask, batch, length)
-        self.peers = Peers(group, _check_bounds(bounds, length, dist.get_world_size(group)))
+        count = dist.get_world_size(group)
+        ends = [rank * length // count for rank in range(count + 1)] if bounds is None else list(bounds)
+        if len(ends) != count + 1 or ends != sorted(ends) or (ends[0], ends[-1]) != (0, length):
+            raise ValueError(f"bounds must be {count + 1} positions from 0 to {length}, in order, got {ends}")
+        self.peers = Peers(group, ends)
         start, self.stop = self.peers.bounds[self.peers.rank : self.peers.rank + 2]
         self._rows = None if key_padding_mask is None else Padding(key_padding_mask)
         device = device if key_padding_mask is None else key_padding_mask.device
@@ -107,11 +111,3 @@ def group_of(mesh: DeviceMesh | dist.ProcessGroup | None) -> dist.ProcessGroup:
     if mesh is None:
         raise ValueError("no processes to share a sequence: call torch.distributed.init_process_group first")
     return mesh
-
-
-def _check_bounds(bounds: Sequence[int] | None, length: int, count: int) -> list[int]:
-    """Where ``count`` pieces of ``length`` positions begin, and the last one ends; raises ``ValueError`` for others."""
-    ends = [rank * length // count for rank in range(count + 1)] if bounds is None else list(bounds)
-    if len(ends) != count + 1 or ends != sorted(ends) or (ends[0], ends[-1]) != (0, length):
-        raise ValueError(f"bounds must be {count + 1} positions from 0 to {length}, in order, got {ends}")
-    return ends

@@ -1,7 +1,9 @@
 """What an attention or a layer costs on paper: multiplications, and the intermediate results they leave."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -40,8 +42,7 @@ class LayerSizes:
         return dtype
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
+class Cost(NamedTuple):
     """Cost of one forward step.
 
     Attributes:
@@ -52,9 +53,6 @@ class Cost:
     multiplications: int
     bytes: int
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(multiplications=self.multiplications + other.multiplications, bytes=self.bytes + other.bytes)
-
 
 def full_attention_cost(sizes: LayerSizes) -> Cost:
     """Ordinary attention with its (N, N) scores and weights kept: 4·N·C² + 2·N²·C multiplications a row."""
@@ -62,33 +60,29 @@ def full_attention_cost(sizes: LayerSizes) -> Cost:
     return _cost(sizes, 4 * n * c**2 + 2 * n**2 * c, 5 * n * c + 2 * sizes.heads * n**2)
 
 
-def linformer_attention_cost(sizes: LayerSizes, sharing: Sharing = "headwise", order: Order = "compress_first") -> Cost:
+def linformer_attention_cost(sizes: LayerSizes, sharing: Sharing = "headwise", order: Order | None = None) -> Cost:
     """Linformer attention with dense E and F, the products of keys and values in one of the two orders.
 
     Queries and output take 2·N·C² multiplications a row and the attention over slots 2·N·K·C, in every mode. Keys and
     values take N·K·C + K·C² each compressed first, where one compressed sequence serves both with ``kv`` and
-    ``layerwise``, and N·C² + N·K·C each projected last.
+    ``layerwise``, and N·C² + N·K·C each projected last. Without an ``order`` it is the one with fewer multiplications,
+    which is the one that is computed.
 
     Raises:
         ValueError: for ``none`` compressed first: a head's own matrix cannot come before the heads are made.
     """
+    if order is None:
+        orders: tuple[Order, ...] = ("project_last",) if sharing == "none" else ("compress_first", "project_last")
+        return min(linformer_attention_cost(sizes, sharing, order) for order in orders)
     if sharing == "none" and order == "compress_first":
         raise ValueError("sharing 'none' has no order compress_first: every head has a matrix of its own")
     n, k, c = sizes.length, sizes.k, sizes.width
     one_compressed = sharing in ("kv", "layerwise")
-    orders = count_multiplications(n, SlotProducts(lambda length: k, [(c, c), (c, c)], k, one_compressed))
-    counted = orders[order == "project_last"]
+    both_orders = count_multiplications(n, SlotProducts(lambda length: k, [(c, c), (c, c)], k, one_compressed))
+    counted = both_orders[order == "project_last"]
     between = 2 * n * c if order == "project_last" else (1 if one_compressed else 2) * k * c
     multiplications = 2 * n * c**2 + 2 * n * k * c + counted
     return _cost(sizes, multiplications, 3 * n * c + 2 * sizes.heads * n * k + between + 2 * k * c)
-
-
-def cheapest_attention_cost(sizes: LayerSizes, sharing: Sharing = "headwise") -> Cost:
-    """Linformer attention in the order with fewer multiplications, which is the one that is computed."""
-    orders: tuple[Order, ...] = ("project_last",) if sharing == "none" else ("compress_first", "project_last")
-    return min(
-        (linformer_attention_cost(sizes, sharing, order) for order in orders), key=lambda cost: cost.multiplications
-    )
 
 
 def feedforward_cost(sizes: LayerSizes) -> Cost:
@@ -103,12 +97,14 @@ def layer_ratio(*layers: LayerSizes, sharing: Sharing = "kv", feedforward: bool 
 
     Without ``feedforward`` only their attentions are counted.
     """
-    around = sum((feedforward_cost(sizes) for sizes in layers if feedforward), Cost(multiplications=0, bytes=0))
-    full = sum((full_attention_cost(sizes) for sizes in layers), around)
-    ours = sum((cheapest_attention_cost(sizes, sharing) for sizes in layers), around)
-    return full.multiplications / ours.multiplications, full.bytes / ours.bytes
+
+    def total(attention: Callable[[LayerSizes], Cost], unit: int) -> int:
+        return sum(attention(sizes)[unit] + feedforward * feedforward_cost(sizes)[unit] for sizes in layers)
+
+    ours = partial(linformer_attention_cost, sharing=sharing)
+    multiplications, size = (total(full_attention_cost, unit) / total(ours, unit) for unit in (0, 1))
+    return multiplications, size
 
 
 def _cost(sizes: LayerSizes, multiplications: int, elements: int) -> Cost:
-    bytes_ = sizes.batch * elements * sizes.torch_dtype.itemsize
-    return Cost(multiplications=sizes.batch * multiplications, bytes=bytes_)
+    return Cost(sizes.batch * multiplications, sizes.batch * elements * sizes.torch_dtype.itemsize)

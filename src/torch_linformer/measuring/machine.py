@@ -15,7 +15,8 @@ def machine_facts(device: str) -> dict[str, str]:
 
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
-        "processor": _processor(),
+        # The CPU's model, which ``platform`` does not know on Linux.
+        "processor": _entry("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "cores": str(os.cpu_count()),
         "memory": format_bytes(memory_bytes()),
         "threads": str(torch.get_num_threads()),
@@ -66,17 +67,11 @@ def process_bytes(name: str) -> int | None:
     return _bytes("/proc/self/status", name)
 
 
-def _processor() -> str:
-    """The CPU's model, which ``platform`` does not know on Linux."""
-    return _entry("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
-
-
 def _entry(table: str, name: str) -> str | None:
     """The first value under a name in one of the kernel's tables; None where there is no table or no such name."""
     if not Path(table).exists():
         return None
-    lines = Path(table).read_text(encoding="utf-8", errors="replace").splitlines()
-    entries = (line.partition(":") for line in lines)
+    entries = (line.partition(":") for line in Path(table).read_text("utf-8", "replace").splitlines())
     return next((value.strip() for key, _, value in entries if key.strip() == name), None)
 
 

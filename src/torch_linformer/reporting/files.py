@@ -83,11 +83,6 @@ def write_json(path: str | os.PathLike[str], obj: object) -> None:
     write_text(path, json.dumps(_finite(obj), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def is_taken(folder: Path) -> bool:
-    """Whether the place of a run is taken: by a file, or by a folder with files that are not hidden."""
-    return folder.is_file() or (folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()))
-
-
 def _finite(obj: object) -> object:
     """Copy of `obj` with None for NaN and infinities, which JSON lacks."""
     if isinstance(obj, float) and not math.isfinite(obj):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
@@ -58,7 +57,14 @@ class LogLogChart:
     def _draw(self, figure: Figure) -> None:
         axes = figure.subplots()
         for number, line in enumerate(self.lines):
-            _draw_line(axes, line, COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)])
+            color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
+            width, points = 3.0 if line.thick else 1.6, np.reshape(line.points, (-1, 2))
+            axes.plot(*points.T, color=color, marker=marker, linewidth=width, label=line.name)
+            if line.estimated:
+                estimated = np.reshape(line.estimated, (-1, 2))
+                onwards = np.concatenate([points[-1:], estimated])
+                axes.plot(*onwards.T, color=color, linewidth=width, linestyle=(0, (2, 2)))
+                axes.plot(*estimated.T, color=color, marker=marker, linestyle="", markerfacecolor="none")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
@@ -72,13 +78,3 @@ class LogLogChart:
         axes.set_yticks([], minor=True)
         if self.lines:
             figure.legend(loc="outside lower left", ncols=2)
-
-
-def _draw_line(axes: Axes, line: Line, color: str, marker: str) -> None:
-    width = 3.0 if line.thick else 1.6
-    axes.plot(*np.reshape(line.points, (-1, 2)).T, color=color, marker=marker, linewidth=width, label=line.name)
-    if line.estimated:
-        onwards = [*line.points[-1:], *line.estimated]
-        axes.plot(*np.reshape(onwards, (-1, 2)).T, color=color, linewidth=width, linestyle=(0, (2, 2)))
-        points = np.reshape(line.estimated, (-1, 2)).T
-        axes.plot(*points, color=color, marker=marker, linestyle="", markerfacecolor="none")

@@ -122,29 +122,49 @@ def learning_curve(
         larger_is_better: which end of it is the best.
         caption: a sentence under the figure, if there is one.
     """
+
+    def series(key: str) -> np.ndarray:
+        """Rows of (step, value) of the entries that hold a finite value for `key`."""
+        rows = [(entry["step"], entry[key]) for entry in history if None not in (entry.get("step"), entry.get(key))]
+        found = np.asarray(rows, dtype=np.float64).reshape(-1, 2)
+        return found[np.isfinite(found).all(axis=1)]
+
     name = metric.removeprefix("eval_").replace("_at_", "@").replace("_", " ").replace("f1", "F1")
-    losses = {"training": _series(history, "loss"), "validation": _series(history, "eval_loss")}
-    scores = _series(history, metric)
-    titles = {**{f"{part} loss": series for part, series in losses.items()}, f"validation {name}": scores}
+    logged = {
+        "training loss": series("loss"),
+        "validation loss": series("eval_loss"),
+        f"validation {name}": series(metric),
+    }
     once = [
-        f"{title} {format_score(series[0, 1])} at step {format_count(series[0, 0])}"
-        for title, series in titles.items()
-        if len(series) == 1
+        f"{title} {format_score(points[0, 1])} at step {format_count(points[0, 0])}"
+        for title, points in logged.items()
+        if len(points) == 1
     ]
     text = f"Logged once, and so without a curve: {', '.join(once)}." if once else ""
-    curves = [title for title, series in titles.items() if len(series) > 1]
+    curves = {title: points for title, points in logged.items() if len(points) > 1}
     if not curves:
         return Section(heading, text=text or "Nothing was logged.")
-    losses = {part: series for part, series in losses.items() if len(series) > 1}
-    panels = int(bool(losses)) + int(len(scores) > 1)
+    losses = [title for title in curves if title.endswith(" loss")]
+    panels = [losses, [title for title in curves if title not in losses]]
 
     def draw(figure: Figure) -> None:
-        axes_of = figure.subplots(1, panels, squeeze=False)[0]
-        if losses:
-            _losses(axes_of[0], losses)
-        if len(scores) > 1:
-            _metric(axes_of[-1], scores, name, 1 if larger_is_better else -1)
-        for axes in axes_of:
+        shown = [titles for titles in panels if titles]
+        for axes, titles in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            for title in titles:
+                points = curves[title]
+                if len(points) > MAX_POINTS:  # averaged over stretches: more points cannot be seen
+                    points = np.stack([stretch.mean(axis=0) for stretch in np.array_split(points, MAX_POINTS)])
+                color, marker = BLUE if title == "training loss" else ORANGE, "o" if len(points) < 30 else ""
+                axes.plot(*points.T, color=color, marker=marker, label=title.removesuffix(" loss"))
+            if titles is losses:
+                axes.set_title("Loss")
+                axes.legend(loc="best")
+            else:
+                points = curves[titles[0]]
+                step, best = points[(points[:, 1] if larger_is_better else -points[:, 1]).argmax()]
+                axes.plot(step, best, "o", markersize=9, markerfacecolor="none", color=INK, markeredgewidth=1.4)
+                axes.set_title(f"Validation {name}: best {best:.4g} at step {format_count(step)}")
+                axes.margins(y=0.12)
             axes.set_xlabel("step")
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
             axes.xaxis.set_major_formatter(_tick)
@@ -163,15 +183,20 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
         expected = f"a row and a column for each of {len(labels)} labels, at least one"
         raise ValueError(f"matrix must have {expected}, got shape {counts.shape}")
     support = counts.sum(axis=1)
-    shares = counts / np.maximum(support, 1)[:, None]
     shown = np.sort(np.argsort(-support, kind="stable")[:MAX_LABELS])
-    names = [_printable(labels[index]) for index in shown]
+    shares = (counts / np.maximum(support, 1)[:, None])[np.ix_(shown, shown)]
+    counts, names = counts[np.ix_(shown, shown)], [_printable(labels[index]) for index in shown]
     label_width = 7 * max(map(len, names))
     cell = min(64, (WIDTH - 60 - 1.4 * label_width) / len(names))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        _matrix_cells(axes, counts[np.ix_(shown, shown)], shares[np.ix_(shown, shown)])
+        cells = [(int(column), int(row)) for row, column in np.argwhere(counts)]
+        texts = {(x, y): format_count(counts[y, x]) for x, y in cells} if len(counts) <= MAX_COUNTED_LABELS else {}
+        draw_cells(axes, {(x, y): float(shares[y, x]) for x, y in cells}, texts)
+        axes.set(xlim=(-0.5, len(counts) - 0.5), ylim=(len(counts) - 0.5, -0.5), aspect="equal")
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
         size = min(12, 0.9 * cell)
         turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"} if cell > 24 else {"rotation": 90}
         axes.set_xticks(range(len(names)), names, size=size, **turned if label_width > cell else {})
@@ -240,45 +265,6 @@ def length_histogram(lengths: Sequence[int], max_length: int) -> str:
 
 def _tick(value: float, _position: float) -> str:
     return format_count(value)
-
-
-def _series(history: Sequence[Mapping[str, object]], key: str) -> np.ndarray:
-    """Rows of (step, value) of the entries that hold a finite value for `key`."""
-    rows = [(entry["step"], entry[key]) for entry in history if None not in (entry.get("step"), entry.get(key))]
-    series = np.asarray(rows, dtype=np.float64).reshape(-1, 2)
-    return series[np.isfinite(series).all(axis=1)]
-
-
-def _line(axes: Axes, series: np.ndarray, color: str, label: str = "") -> None:
-    """Draw a series, averaged over stretches when it has more points than can be seen."""
-    if len(series) > MAX_POINTS:
-        series = np.stack([stretch.mean(axis=0) for stretch in np.array_split(series, MAX_POINTS)])
-    axes.plot(*series.T, color=color, label=label, marker="o" if len(series) < 30 else "")
-
-
-def _losses(axes: Axes, losses: Mapping[str, np.ndarray]) -> None:
-    for part, series in losses.items():
-        _line(axes, series, BLUE if part == "training" else ORANGE, part)
-    axes.set_title("Loss")
-    axes.legend(loc="best")
-
-
-def _metric(axes: Axes, series: np.ndarray, name: str, sign: int) -> None:
-    step, best = series[(sign * series[:, 1]).argmax()]
-    _line(axes, series, ORANGE)
-    axes.plot(step, best, "o", markersize=9, markerfacecolor="none", color=INK, markeredgewidth=1.4)
-    axes.set_title(f"Validation {name}: best {best:.4g} at step {format_count(step)}")
-    axes.margins(y=0.12)
-
-
-def _matrix_cells(axes: Axes, counts: np.ndarray, shares: np.ndarray) -> None:
-    """Draw the cells that hold anything."""
-    cells = [(int(column), int(row)) for row, column in np.argwhere(counts)]
-    texts = {(x, y): format_count(counts[y, x]) for x, y in cells} if len(counts) <= MAX_COUNTED_LABELS else {}
-    draw_cells(axes, {(x, y): float(shares[y, x]) for x, y in cells}, texts)
-    axes.set(xlim=(-0.5, len(counts) - 0.5), ylim=(len(counts) - 0.5, -0.5), aspect="equal")
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
 
 
 def _length_bins(shortest: int, longest: int, max_length: int) -> np.ndarray:

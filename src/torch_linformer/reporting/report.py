@@ -1,4 +1,4 @@
-"""One report for every command, which a terminal, a Markdown file and a page each show in their own way."""
+"""One report for every command, which a terminal and a page each show in their own way; templates, and model cards."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -88,10 +88,6 @@ class Section:
     caption: str = ""
     detail: bool = False
 
-    def __post_init__(self) -> None:
-        if self.figure and not self.figure.startswith("<svg"):
-            raise ValueError(f"figure must be an <svg> element as text, got {self.figure[:40]!r}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -104,7 +100,6 @@ class Report:
         settings: the options of the command.
         machine: the machine, and the versions of what ran.
         command: the exact command that led here.
-        figures: PNG files beside the report, by name without suffix, which Markdown shows.
     """
 
     title: str
@@ -115,7 +110,6 @@ class Report:
     settings: Mapping[str, object] = field(default_factory=dict)
     machine: Mapping[str, object] = field(default_factory=dict)
     command: str = ""
-    figures: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def all_sections(self) -> list[Section]:
@@ -125,19 +119,6 @@ class Report:
             *self.sections,
             *(Section(heading=name, facts=facts, detail=True) for name, facts in circumstances.items() if facts),
         ]
-
-
-def render_markdown(report: Report) -> str:
-    """Return a whole Markdown document; figures are links to their PNG files, after the sections."""
-    verdict = [f"**{paragraph}**" for paragraph in report.verdict.splitlines() if paragraph]
-    parts = [f"# {escape_markdown(report.title)}", *verdict, report.lead, "\n".join(map(_headline, report.headlines))]
-    for section in report.all_sections:
-        facts = markdown_table(("", ""), list(section.facts.items())) if section.facts else ""
-        table = markdown_table(section.columns, section.rows) if section.columns else ""
-        parts += [f"## {section.heading}", section.text, facts, table, section.caption]
-    parts += [f"![{name}]({name}.png)" for name in report.figures]
-    parts += ["## Command", f"```sh\n{report.command}\n```"]
-    return "\n\n".join(filter(None, (part.strip() for part in parts))) + "\n"
 
 
 def escape_markdown(text: str) -> str:
@@ -156,17 +137,8 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     """Table of cells formatted by `format_cell`, numbers to the right."""
     table = format_table(columns, rows)
     rules = ["---:" if right else "---" for right in table.right]
-    return "\n".join(_line(row) for row in (columns, rules, *table.rows))
-
-
-def _line(cells: Sequence[str]) -> str:
-    texts = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(texts)} |"
-
-
-def _headline(headline: Headline) -> str:
-    note = f" ({', '.join(headline.note.splitlines())})" if headline.note else ""
-    return f"- {headline.name}: **{format_cell(headline.value)}**{note}"
+    lines = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in (columns, rules, *table.rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def render_html(

@@ -4,7 +4,7 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -106,8 +106,7 @@ def format_cell(value: object) -> str:
     return str(value)
 
 
-@dataclass(frozen=True)
-class FormattedTable:
+class FormattedTable(NamedTuple):
     """A table ready to be written: all cells are text, and columns of numbers are aligned to the right."""
 
     columns: Sequence[str]

@@ -1,1 +1,0 @@
-"""The singular values of attention, and the K that follows from them."""
