@@ -1,13 +1,15 @@
+from dataclasses import replace
+
 import pytest
 
-from torch_linformer.data.reading.columns import ChosenColumns, UsualNames, find_columns
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.rows import Row, TextRow
+from torch_linformer.data.reading.records import LABELED, SEVERAL, ChosenColumns, UsualNames, find_columns
+from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
 
 def rows(*values):
-    return [Row(row, f"t.csv, row {number}") for number, row in enumerate(values, start=1)]
+    return [Row(f"t.csv, row {number}", row) for number, row in enumerate(values, start=1)]
 
 
 def find(row, *, needs_label=True, **named):
@@ -15,6 +17,7 @@ def find(row, *, needs_label=True, **named):
         rows(row),
         "t.csv",
         DataOptions(**{f"{what}_column": column for what, column in named.items()}),
+        LABELED,
         needs_label=needs_label,
     )
 
@@ -42,7 +45,7 @@ def test_named_columns_are_taken():
     row = {"text": "a", "content": "b", "label": "c", "author": "d"}
     columns = find(row, text="content", label="author")
     reason = "texts from column 'content' (as asked), labels from column 'author' (as asked)"
-    assert columns == ChosenColumns("content", "author", None, reason)
+    assert columns[:4] == ("content", "author", None, reason)
     assert find({"text": "a", "content": "b"}, label="text")[:2] == ("content", "text")
     assert find({"label": "a", "target": "b"}, text="label")[:2] == ("label", "target")
 
@@ -53,38 +56,38 @@ def test_labels_that_are_not_needed_are_not_read():
     assert find(row, needs_label=False, label="label").label == "label"
 
 
-ASKED = UsualNames(("context", "text"), ("answers",), ("question", "query"))
+ASKED = replace(LABELED, usual=UsualNames(("context", "text"), ("answers",), ("question", "query")))
 
 
 def test_the_column_of_the_questions():
     row = {"id": "1", "Query": "who?", "context": "a", "answers": "b"}
-    columns = find_columns(rows(row), "t.csv", NO_OPTIONS, usual=ASKED, needs_label=True)
+    columns = find_columns(rows(row), "t.csv", NO_OPTIONS, ASKED, needs_label=True)
     assert columns[:3] == ("context", "answers", "Query")
     assert columns.reason.endswith(", questions from column 'Query' (by its name)")
     untitled = rows({"question": "?", "essay": "a"})
-    assert find_columns(untitled, "t.csv", NO_OPTIONS, usual=ASKED, needs_label=False).text == "essay"
+    assert find_columns(untitled, "t.csv", NO_OPTIONS, ASKED, needs_label=False).text == "essay"
     named = find_columns(
-        rows(row), "t.csv", DataOptions(text_column="id", question_column="context"), usual=ASKED, needs_label=False
+        rows(row), "t.csv", DataOptions(text_column="id", question_column="context"), ASKED, needs_label=False
     )
     assert named[:3] == ("id", None, "context")
     with pytest.raises(
         InputError, match="no question column found; name it with --question-column; columns: 'context'"
     ):
-        find_columns(rows({"context": "a"}), "t.csv", NO_OPTIONS, usual=ASKED, needs_label=False)
+        find_columns(rows({"context": "a"}), "t.csv", NO_OPTIONS, ASKED, needs_label=False)
     with pytest.raises(InputError, match="no column 'q', which --question-column names"):
-        find_columns(rows(row), "t.csv", DataOptions(question_column="q"), usual=ASKED, needs_label=False)
+        find_columns(rows(row), "t.csv", DataOptions(question_column="q"), ASKED, needs_label=False)
 
 
-PAIRS = UsualNames(("article", "text"), ("summary",), called=("source", "target"))
+PAIRS = replace(LABELED, usual=UsualNames(("article", "text"), ("summary",), called=("source", "target")))
 
 
 def test_the_columns_of_a_source_and_its_target():
     row = {"article": "a", "summary": "b", "url": "c"}
-    columns = find_columns(rows(row), "t.csv", NO_OPTIONS, usual=PAIRS, needs_label=True)
+    columns = find_columns(rows(row), "t.csv", NO_OPTIONS, PAIRS, needs_label=True)
     assert columns[:3] == ("article", "summary", None)
     assert columns.reason == "sources from column 'article' (by its name), targets from column 'summary' (by its name)"
     named = find_columns(
-        rows(row), "t.csv", DataOptions(source_column="url", target_column="article"), usual=PAIRS, needs_label=True
+        rows(row), "t.csv", DataOptions(source_column="url", target_column="article"), PAIRS, needs_label=True
     )
     assert named[:2] == ("url", "article")
     for wrong, message in (
@@ -96,21 +99,23 @@ def test_the_columns_of_a_source_and_its_target():
         (DataOptions(source_column="url", target_column="url"), "column 'url' cannot be both source and target"),
     ):
         with pytest.raises(InputError, match=message):
-            find_columns(rows(row), "t.csv", wrong, usual=PAIRS, needs_label=True)
+            find_columns(rows(row), "t.csv", wrong, PAIRS, needs_label=True)
     with pytest.raises(InputError, match="no target column found; name it with --target-column"):
-        find_columns(rows({"article": "a"}), "t.csv", NO_OPTIONS, usual=PAIRS, needs_label=True)
+        find_columns(rows({"article": "a"}), "t.csv", NO_OPTIONS, PAIRS, needs_label=True)
     with pytest.raises(InputError, match=r"^--source-column is for another task; this one reads a text column and a"):
         find({"text": "a", "label": "b"}, source="text")
 
 
 def test_a_column_for_each_label():
     row = {"text": "a", "rude": "1", "loud": "0"}
-    options = {"needs_label": True, "several_labels": True}
-    assert find_columns(rows(row), "t.csv", DataOptions(label_column="rude,loud"), **options).label == "rude,loud"
+    options = {"needs_label": True}
+    assert (
+        find_columns(rows(row), "t.csv", DataOptions(label_column="rude,loud"), SEVERAL, **options).label == "rude,loud"
+    )
     with pytest.raises(InputError, match="no column 'late', which --label-column names"):
-        find_columns(rows(row), "t.csv", DataOptions(label_column="rude,late"), **options)
+        find_columns(rows(row), "t.csv", DataOptions(label_column="rude,late"), SEVERAL, **options)
     with pytest.raises(InputError, match="no column 'rude,loud', which --label-column names"):
-        find_columns(rows(row), "t.csv", DataOptions(label_column="rude,loud"), needs_label=True)
+        find_columns(rows(row), "t.csv", DataOptions(label_column="rude,loud"), LABELED, needs_label=True)
 
 
 def test_columns_are_looked_for_in_all_rows():
@@ -118,6 +123,7 @@ def test_columns_are_looked_for_in_all_rows():
         rows({"note": None}, {"note": "a", "label": None}, {"label": 1, "note": "b"}),
         "t.jsonl",
         NO_OPTIONS,
+        LABELED,
         needs_label=True,
     )
     assert columns[:2] == ("note", "label")
@@ -149,25 +155,25 @@ def test_columns_that_cannot_be_told_apart(row, options, message):
 
 def test_texts_differ_and_labels_come_again():
     table = [{"note": f"note {number}", "kind": "ab"[number % 2]} for number in range(6)]
-    assert find_columns(rows(*table), "t.csv", NO_OPTIONS, needs_label=True)[:2] == ("note", "kind")
+    assert find_columns(rows(*table), "t.csv", NO_OPTIONS, LABELED, needs_label=True)[:2] == ("note", "kind")
     table = [{**row, "title": f"title {number}"} for number, row in enumerate(table)]
     with pytest.raises(InputError, match="'note', 'title' could each be the text column"):
-        find_columns(rows(*table), "t.csv", NO_OPTIONS, needs_label=True)
+        find_columns(rows(*table), "t.csv", NO_OPTIONS, LABELED, needs_label=True)
 
 
 def test_a_column_that_counts_the_rows_holds_no_labels():
     table = [{"number": str(number), "text": "a", "stars": str(number % 2)} for number in range(4)]
-    assert find_columns(rows(*table), "t.csv", NO_OPTIONS, needs_label=True).label == "stars"
+    assert find_columns(rows(*table), "t.csv", NO_OPTIONS, LABELED, needs_label=True).label == "stars"
 
 
 def test_of_usual_names_those_of_numbers_are_none_of_texts():
     """A column "sentence" may hold the number of each."""
-    words = UsualNames(("word", "sentence"), ("tag",))
+    words = replace(LABELED, usual=UsualNames(("word", "sentence"), ("tag",)))
     table = rows({"sentence": "1", "word": "a", "tag": "O"}, {"sentence": "2", "word": "3", "tag": "O"})
-    assert find_columns(table, "t.csv", NO_OPTIONS, usual=words, needs_label=True)[:2] == ("word", "tag")
+    assert find_columns(table, "t.csv", NO_OPTIONS, words, needs_label=True)[:2] == ("word", "tag")
     numbers = rows({"text": "1", "content": "2", "label": "a"})
     with pytest.raises(InputError, match="'text', 'content' could each be the text column"):
-        find_columns(numbers, "t.csv", NO_OPTIONS, needs_label=True)
+        find_columns(numbers, "t.csv", NO_OPTIONS, LABELED, needs_label=True)
 
 
 # Names and groups
@@ -176,15 +182,15 @@ def test_of_usual_names_those_of_numbers_are_none_of_texts():
 @pytest.mark.parametrize("name", ["id", "ID", "_id", "doc_id", "document_id"])
 def test_a_column_of_names_is_kept_unasked(name):
     columns = find({name: 7, "text": "a", "label": "b"})
-    assert columns.id == name and columns.id_of(Row({name: 7}, "")) == "7"
-    assert columns.id_of(Row({name: None}, "")) == columns.id_of(Row({}, "")) == ""
+    assert columns.id == name and columns.id_of(Row("", {name: 7})) == "7"
+    assert columns.id_of(Row("", {name: None})) == columns.id_of(Row("", {})) == ""
 
 
 def test_columns_of_names_and_groups_are_named():
     row = {"id": 7, "key": "k", "author": "Ann", "text": "a", "label": "b"}
     columns = find(row, id="key", group="author")
-    assert (columns.id, columns.group) == ("key", "author") and columns.id_of(Row(row, "")) == "k"
-    assert find({"text": "a", "label": "b"}).id_of(Row(row, "")) is None
+    assert (columns.id, columns.group) == ("key", "author") and columns.id_of(Row("", row)) == "k"
+    assert find({"text": "a", "label": "b"}).id_of(Row("", row)) is None
     for what in ("id", "group"):
         with pytest.raises(InputError, match=f"no column 'nowhere', which --{what}-column names; columns: 'id', 'key'"):
             find(row, **{what: "nowhere"})
@@ -198,42 +204,42 @@ TRAINED = (("text", "body"), ("label", "kind"), ("question", "asked"))
 
 def test_columns_that_the_model_was_trained_with():
     row = {"text": "a", "body": "b", "kind": "c", "label": "d"}
-    columns = find_columns(rows(row), "t.csv", DataOptions(trained=TRAINED), needs_label=True)
+    columns = find_columns(rows(row), "t.csv", DataOptions(trained=TRAINED), LABELED, needs_label=True)
     assert columns[:3] == ("body", "kind", None)
     assert columns.used == {"text": "body", "label": "kind"}
     assert columns.reason == (
         "texts from column 'body' (as the model was trained), labels from column 'kind' (as the model was trained)"
     )
     named = DataOptions(trained=TRAINED, text_column="text", label_column="label")
-    assert find_columns(rows(row), "t.csv", named, needs_label=True)[:2] == ("text", "label")
+    assert find_columns(rows(row), "t.csv", named, LABELED, needs_label=True)[:2] == ("text", "label")
     asked = rows({"context": "a", "body": "b", "asked": "c", "question": "d"})
-    columns = find_columns(asked, "t.csv", DataOptions(trained=TRAINED), usual=ASKED, needs_label=False)
+    columns = find_columns(asked, "t.csv", DataOptions(trained=TRAINED), ASKED, needs_label=False)
     assert columns[:3] == ("body", None, "asked")
 
 
 def test_a_column_that_the_model_was_trained_with_is_missed():
     options = DataOptions(trained=TRAINED)
     with pytest.raises(InputError) as raised:
-        find_columns(rows({"text": "a"}), "t.csv", options, needs_label=False)
+        find_columns(rows({"text": "a"}), "t.csv", options, LABELED, needs_label=False)
     assert str(raised.value) == (
         "t.csv: no column 'body', which the model was trained with; name the text column with --text-column; "
         "columns: 'text'"
     )
     table = rows({"body": "a", "label": "b"})
-    assert find_columns(table, "t.csv", options, needs_label=False).text == "body"  # its labels are not read
+    assert find_columns(table, "t.csv", options, LABELED, needs_label=False).text == "body"  # its labels are not read
     with pytest.raises(InputError, match=r"no column 'kind', .* name the label column with --label-column"):
-        find_columns(table, "t.csv", options, needs_label=True)
-    text = [TextRow({"text": "a"}, "t.txt")]
-    assert find_columns(text, "t.txt", options, needs_label=False).text == "text"  # of no table
+        find_columns(table, "t.csv", options, LABELED, needs_label=True)
+    text = [Row("t.txt", {"text": "a"}, "text")]
+    assert find_columns(text, "t.txt", options, LABELED, needs_label=False).text == "text"  # of no table
 
 
 def test_columns_of_several_labels_that_the_model_was_trained_with():
     options = DataOptions(trained=(("text", "text"), ("label", "rude,loud")))
-    several = {"needs_label": True, "several_labels": True}
+    several = {"needs_label": True}
     row = {"text": "a", "rude": "1", "loud": "0"}
-    assert find_columns(rows(row), "t.csv", options, **several).label == "rude,loud"
+    assert find_columns(rows(row), "t.csv", options, SEVERAL, **several).label == "rude,loud"
     with pytest.raises(InputError, match="no column 'rude,loud', which the model was trained with"):
-        find_columns(rows({"text": "a", "rude": "1"}), "t.csv", options, **several)
+        find_columns(rows({"text": "a", "rude": "1"}), "t.csv", options, SEVERAL, **several)
 
 
 def test_many_columns_are_not_all_listed():
@@ -247,10 +253,10 @@ def test_many_columns_are_not_all_listed():
 def test_a_missed_column_of_a_table_without_a_header():
     options = DataOptions(trained=(("text", "2"), ("label", "1")))
     with pytest.raises(InputError, match=r"columns: 'ham', 'hello'; --no-header, if the first row is one like the oth"):
-        find_columns(rows({"ham": "spam", "hello": "win"}), "t.tsv", options, needs_label=False)
+        find_columns(rows({"ham": "spam", "hello": "win"}), "t.tsv", options, LABELED, needs_label=False)
 
 
 @pytest.mark.parametrize("name", ["id", "review_id", "Review ID", "query-id", "pid"])
 def test_names_of_things_are_no_texts(name):
-    table = [Row({name: f"r{number}x", "words": f"w {number}"}, "t.csv") for number in range(9)]
-    assert find_columns(table, "t.csv", DataOptions(), needs_label=False).text == "words"
+    table = [Row("t.csv", {name: f"r{number}x", "words": f"w {number}"}) for number in range(9)]
+    assert find_columns(table, "t.csv", DataOptions(), LABELED, needs_label=False).text == "words"

@@ -1,12 +1,30 @@
 import json
 import math
+import re
 
 import pytest
 
-from torch_linformer.data.reading.columns import ChosenColumns
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.records import ASKED, LABELED, NULL, PAIRED, SCORED, SEVERAL, TAGGED, join_words
-from torch_linformer.data.reading.rows import Row
+from torch_linformer.data.reading.records import (
+    ASKED,
+    LABELED,
+    NULL,
+    PAIRED,
+    SCORED,
+    SEVERAL,
+    TAGGED,
+    ChosenColumns,
+    join_words,
+)
+from torch_linformer.data.reading.rows import (
+    Row,
+    counts_rows,
+    is_missing,
+    is_number,
+    read_label,
+    read_text,
+    several,
+)
 from torch_linformer.errors import InputError
 
 PLAIN = ChosenColumns("text", "label", None, "")
@@ -14,7 +32,7 @@ QUESTION = ChosenColumns("context", "answers", "question", "")
 
 
 def read(record, columns=PLAIN, **values):
-    return record.read(Row(values, "t, row 9"), columns)
+    return record.read(Row("t, row 9", values), columns)
 
 
 def refusal(record, columns=PLAIN, **values):
@@ -33,13 +51,13 @@ def test_numbers(value, number):
 
 @pytest.mark.parametrize("value", [None, "", math.nan])
 def test_a_number_that_is_missing(value):
-    message = "t, row 9: no label in column 'label'; fill it in or remove the row"
+    message = "no label in column 'label'; fill it in or remove the row"
     assert refusal(SCORED, text="a", label=value) == message
 
 
 @pytest.mark.parametrize("value", ["many", math.inf, "inf", [1]])
 def test_what_is_no_number(value):
-    assert refusal(SCORED, text="a", label=value).startswith("t, row 9: column 'label' holds ")
+    assert refusal(SCORED, text="a", label=value).startswith("column 'label' holds ")
     assert read(SCORED, text=" ", label=value)["text"] == ""  # the row is skipped anyway
 
 
@@ -48,7 +66,7 @@ def test_what_is_no_number(value):
 
 def test_what_stands_for_no_label_is_named():
     """A class may be called so."""
-    problem = "t, row 9: column 'label' holds 'nan', which stands for no label; write it otherwise, or remove the row"
+    problem = "column 'label' holds 'nan', which stands for no label; write it otherwise, or remove the row"
     assert refusal(LABELED, text="a", label="nan") == refusal(SCORED, text="a", label="nan") == problem
     assert read(SEVERAL, text="a", label=" nan") == {"text": "a", "label": [], "unknown": ["nan"]}
 
@@ -89,7 +107,7 @@ def test_a_column_for_each_label():
     assert read(SEVERAL, columns, **values)["label"] == ["rude", "late"]
     assert read(SEVERAL, columns, **{**values, "rude": 0, "late": 0.0})["label"] == []
     assert refusal(SEVERAL, columns, **{**values, "loud": "maybe"}) == (
-        "t, row 9: column 'loud' holds 'maybe'; a column for one label holds 0 or 1, or nothing where it is unknown"
+        "column 'loud' holds 'maybe'; a column for one label holds 0 or 1, or nothing where it is unknown"
     )
     assert read(SEVERAL, columns, **{"text": "x", "rude,loud,late": "a"})["label"] == ["a"]  # a column of that name
 
@@ -186,7 +204,7 @@ def test_words_in_brackets():
 
 
 def test_words_that_do_not_fit_their_tags():
-    assert refusal(TAGGED, text=["a", "b"], label=["O"]) == "t, row 9: 2 words and 1 tags; give each word one tag"
+    assert refusal(TAGGED, text=["a", "b"], label=["O"]) == "2 words and 1 tags; give each word one tag"
     assert "column 'text' holds 3, no list of words or tags" in refusal(TAGGED, text=3, label=["O"])
     assert "column 'label' holds None, no list of words or tags" in refusal(TAGGED, text=["a"], label=None)
     assert "column 'label' holds [''], no list of words or tags" in refusal(TAGGED, text=["a"], label=[""])
@@ -200,7 +218,7 @@ def test_a_source_and_its_target():
     assert read(PAIRED, columns, text="a b", target="b") == {"text": "a b", "target": "b"}
     assert read(PAIRED, columns, text=" ", target=None) == {"text": "", "target": ""}  # which is skipped
     assert refusal(PAIRED, columns, text="a", target=" ") == (
-        "t, row 9: no target in column 'target'; fill it in or remove the row"
+        "no target in column 'target'; fill it in or remove the row"
     )
     assert "holds 3, not text; name the sources with --source-column" in refusal(PAIRED, columns, text=3, target="b")
     assert "holds {'de': 'b'}, not text; name the targets with" in refusal(
@@ -265,7 +283,7 @@ def test_answers_that_are_none(answers, message):
 
 def test_a_row_without_a_question():
     assert refusal(ASKED, QUESTION, context="a", question=" ", answers=None) == (
-        "t, row 9: no question in column 'question'; fill it in or remove the row"
+        "no question in column 'question'; fill it in or remove the row"
     )
 
 
@@ -312,3 +330,88 @@ def test_squad_from_a_file(tmp_path, datasets_cache):
     path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]}))
     found = load_documents(str(path), ASKED).dataset
     assert found["name"][:] == ["q1", "q2"] and found["starts"][:] == [[8], []]
+
+
+# Cells
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [(" pos ", "pos"), (3, "3"), (-1, "-1"), (2.0, "2"), (True, "True"), ("1.0", "1.0"), (2**60, str(2**60))],
+)
+def test_labels_become_text(value, label):
+    assert read_label(Row("t, row 1", {"label": value}), "label") == label
+
+
+@pytest.mark.parametrize("value", [None, "", " \t", math.nan, "NaN", "nan ", "\\N"])
+def test_missing_labels(value):
+    problem = r"no label in column 'label'; fill it in or remove the row"
+    if isinstance(value, str) and value.strip():  # a class may be called so
+        problem = rf"column 'label' holds {re.escape(repr(value))}, which stands for no label; write it otherwise, or "
+    with pytest.raises(InputError, match=problem):
+        read_label(Row("t, row 9", {"label": value}), "label")
+    with pytest.raises(InputError, match="no label"):
+        read_label(Row("t, row 9", {}), "label")
+    assert is_missing(value)
+
+
+@pytest.mark.parametrize("value", [0.5, math.inf, ["a"], b"a", {"a": 1}])
+def test_values_that_are_no_labels(value):
+    other = "multilabel learns lists" if isinstance(value, list) else "regress learns any number"
+    with pytest.raises(InputError, match=rf"column 'y' holds .*, no label; expected text or a whole .* {other}"):
+        read_label(Row("t, row 9", {"y": value}), "y")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a ", "a "),
+        ("", ""),
+        (" \n\t", ""),
+        (None, ""),
+        (math.nan, ""),
+        (" \\N", ""),
+        ("\u200b\ufeff\xa0", ""),
+        ("\u200bx", "\u200bx"),
+    ],
+)
+def test_texts(value, text):
+    assert read_text(Row("t, row 1", {"text": value}), "text") == text
+    assert read_text(Row("t, row 1", {}), "text") == ""
+
+
+@pytest.mark.parametrize("value", [3, 1.5, True, ["a"], b"a"])
+def test_values_that_are_no_text(value):
+    with pytest.raises(InputError, match=r"column 'x' holds .*, not text; name the texts with --text-c"):
+        read_text(Row("t, row 9", {"x": value}), "x")
+    with pytest.raises(InputError, match=r"name the queries with --query-column$"):
+        read_text(Row("t, row 9", {"x": value}), "x", "query")
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [("3", True), (" -1e3 ", True), ("", True), (2.5, True), ("x", False), (None, False)]
+)
+def test_cells_of_numbers(value, number):
+    assert is_number(value) is number
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        (["1", "2", "3"], True),
+        ([0, 1], True),
+        (["7", "8"], True),
+        (["1", "3"], False),
+        (["2", "1"], False),
+        (["1"], False),
+        ([], False),
+        (["1", ""], False),
+        (["a", "b"], False),
+    ],
+)
+def test_values_that_count_rows(values, counts):
+    assert counts_rows(values) is counts
+
+
+def test_several_of_a_word():
+    assert [several(word) for word in ("text", "query")] == ["texts", "queries"]

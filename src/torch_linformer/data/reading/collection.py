@@ -6,19 +6,17 @@ A query may have several documents: the same query, letter by letter, in several
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
 from torch_linformer.data.parts import GROUP
-from torch_linformer.data.reading.columns import LABEL_COLUMNS, QUERY_COLUMNS
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.docstrings import stdlib_search
-from torch_linformer.data.reading.documents import Documents, load_documents
-from torch_linformer.data.reading.records import JUDGED, LABELED, NAMED, SEARCHED
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, is_number
+from torch_linformer.data.reading.documents import Documents, load_documents, sample_of
+from torch_linformer.data.reading.records import JUDGED, LABELED, NAMED, QUERY_COLUMNS, SEARCHED
+from torch_linformer.data.reading.rows import LABEL_COLUMNS, Row, is_number
 from torch_linformer.data.reading.sources import STDLIB, find_source
 from torch_linformer.errors import InputError
 
@@ -110,8 +108,7 @@ def _check_pairs(source: str, sample: list[Row]) -> None:
 
 
 def _sample(source: str, options: DataOptions) -> list[Row]:
-    report = ReadReport(on_bad=lambda where, problem: None)
-    return list(islice(find_source(source, options=options).rows(report), SAMPLE_ROWS))
+    return sample_of(find_source(source, options=options).rows(lambda note: None))[0]
 
 
 def _collection(relevant: Iterable[tuple[str, str]], table: Dataset) -> Dataset:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.rows import Row, TextRow
+from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
 MIN_FILES = 20
@@ -72,5 +72,6 @@ def _distinct(files: Sequence[tuple[str, bytes]]) -> list[Row]:
     for path, content in files:
         if content not in seen:
             seen.add(content)
-            rows.append(TextRow({"text": content.decode("utf-8", "replace"), "label": path.partition("/")[0]}, path))
+            values = {"text": content.decode("utf-8", "replace"), "label": path.partition("/")[0]}
+            rows.append(Row(path, values, "text"))
     return rows
