@@ -59,16 +59,12 @@ def file_stem(path: Path) -> str:
     return (Path(path.stem) if path.suffix.lower() in COMPRESSED_SUFFIXES else path).stem
 
 
-class NotText(InputError):
-    """A file is not text."""
-
-
-def not_text(name: str | Path) -> NotText:
+def not_text(name: str | Path) -> InputError:
     """The error for a file that cannot be read as text."""
     if file_suffix(Path(name)) in SHEETS:
-        return NotText(f"{name}: sheets are not read; save the one you want as CSV in UTF-8")
+        return InputError(f"{name}: sheets are not read; save the one you want as CSV in UTF-8")
     known = f"{', '.join(TABLE_SUFFIXES)}, plain text, or a folder with one folder per label"
-    return NotText(f"{name}: not text, nor another known format; known are {known}, and these as .gz, .bz2, .zst")
+    return InputError(f"{name}: not text, nor another known format; known are {known}, and these as .gz, .bz2, .zst")
 
 
 def unreadable(name: str | Path, error: OSError) -> InputError:
@@ -304,7 +300,7 @@ def _detected(source: str, sample: bytes) -> tuple[str, str]:
     matches, readings = list(from_bytes(sample, cp_isolation=_ENCODINGS)), dict[str, str]()
     for match in matches if matches and (matches[0].coherence or matches[0].chaos <= _MOST_CHAOS) else []:
         # The most usual of the encodings that read the same.
-        name = next((name for name in _ENCODINGS if name in match.could_be_from_charset), match.encoding)
+        name = next(name for name in _ENCODINGS if name in match.could_be_from_charset)
         chaos, coherence = _EQUAL_TO_USUAL if name == _ENCODINGS[0] else _EQUAL
         if match.chaos - matches[0].chaos <= chaos and matches[0].coherence - match.coherence <= coherence:
             readings.setdefault(str(match), name)

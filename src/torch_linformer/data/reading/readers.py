@@ -9,6 +9,7 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
+from torch_linformer.data.reading.delimited import is_divided_by_tabs, table_rows
 from torch_linformer.data.reading.formats import (
     COMPRESSED_SUFFIXES,
     CONLL_SUFFIXES,
@@ -28,7 +29,6 @@ from torch_linformer.data.reading.rows import (
     counts_rows,
     known,
 )
-from torch_linformer.data.reading.tables import is_divided_by_tabs, table_rows
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes, format_count

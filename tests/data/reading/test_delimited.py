@@ -2,7 +2,7 @@
 
 import pytest
 
-from torch_linformer.data.reading import tables
+from torch_linformer.data.reading import delimited
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.errors import InputError
@@ -301,7 +301,7 @@ def test_a_question_is_answered_by_its_option(write, read):
 
 @pytest.mark.parametrize("opened", ["5", '"5'])
 def test_all_rows_are_looked_at(write, read, monkeypatch, opened):
-    monkeypatch.setattr(tables, "_CHECKED_ROWS", 10)
+    monkeypatch.setattr(delimited, "_CHECKED_ROWS", 10)
     path = write(f"{len(opened)}.tsv", f"text\tlabel\n{ROWS}{opened} inch\ta\n{ROWS}")
     assert len(read(path).rows) == 61 and ([AS_TEXT in note for note in read(path).notes] == [True]) == ('"' in opened)
     path = write("t.csv", "text;more,label\nx;a,b\ny;c,d\ny;c,d\ny;c,d\nz,e\n" + "z,e\n" * 40)
