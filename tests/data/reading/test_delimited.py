@@ -14,6 +14,7 @@ INDEX = "column 1 has no name and counts the rows: left out"
 AS_ASKED = NO_HEADER.replace("its first row looks like the others", "as asked")
 ONE = "no delimiter found: one column"
 LINES = "\n".join(f"line {number}, so far" for number in range(20))  # each would be a row of two cells
+CLOSE = LINES.replace(", ", ",")
 ROWS = "".join(f"row {number}\ta\n" for number in range(30))
 QUOTED = "".join(f'"well {number}, so far",a\n' for number in range(9))
 
@@ -72,7 +73,7 @@ READ = {
         "text~label x 4",
         [],
     ),
-    "a delimiter within quotes": ("".join(f'"{LINES}";{label}\n' for label in "abab"), {}, "1~2 x 4", None),
+    "a delimiter within quotes": ("".join(f'"{CLOSE}";{label}\n' for label in "abab"), {}, "1~2 x 4", None),
     "no header, lines": ("".join(f'"so\nfar, and; on\ttoo\n";{label}\n' for label in "abab"), {}, "1~2 x 4", None),
     "long cells of one column": ("".join(f'"{LINES}\n\n{number}"\n' for number in range(5)), {}, "1 x 5", None),
     "no header, numbers": ("5,really good\n3,not so good\n5,good again\n", {}, "1~2 x 3", [NO_HEADER]),

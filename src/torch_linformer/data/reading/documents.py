@@ -6,7 +6,6 @@ file is used again while the source, the columns and the code that reads them st
 
 import hashlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import datasets
 import numpy as np
@@ -185,7 +185,7 @@ def _stored(
     # Files that a table names may have changed: what was read of them is known by its content.
     if columns.folder is not None or not path.with_suffix(".json").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f"{key}.{os.getpid()}"
+        unfinished = folder / f"{key}.{uuid4().hex}"  # of this process, which may not be the only one
         try:
             with pyarrow.RecordBatchStreamWriter(str(unfinished), features.arrow_schema) as writer:
                 documents = _documents(rows, record, columns, noticed)

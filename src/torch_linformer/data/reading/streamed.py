@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.documents import sample_of
 from torch_linformer.data.reading.formats import VECTORS, unreadable
 from torch_linformer.data.reading.records import TEXT, Record, find_columns, joined_sentences, read_words, spelled_words
-from torch_linformer.data.reading.rows import ReadReport, Row, located, needed, read_text
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, located, needed, read_text
 from torch_linformer.data.reading.sources import read_rows, stream_rows
 from torch_linformer.errors import InputError
 
@@ -59,25 +58,23 @@ def documents_of(
                 Path(file).stat()
             except OSError as error:
                 raise unreadable(file, error) from None
-        rows = stream_rows(sys.stdin.buffer, options) if file == "-" else read_rows([Path(file)], options, report.note)
-        good, seen = sample_of(rows)
+        found = stream_rows(sys.stdin.buffer, options) if file == "-" else read_rows([Path(file)], options, report.note)
+        rows = _readable(found, report)
+        sample = list(islice(rows, SAMPLE_ROWS))
+        if not sample:
+            continue
         try:
-            columns = None
-            if good and asking.usual.question and options.question_column is None and [*good[0].values] == ["text"]:
+            if asking.usual.question and options.question_column is None and [*sample[0].values] == ["text"]:
                 raise InputError(f"{name}: a text without a question; ask one of every document with --question")
-            if good:
-                columns = find_columns(good, name, options, asking, needs_label=False)
+            columns = find_columns(sample, name, options, asking, needs_label=False)
         except InputError as problem:
             report.leave_out(name, problem)
             continue
-        if columns is not None and good[0].kind != "text":
+        if sample[0].kind != "text":
             report.note(columns.reason)  # once, however many files are alike
-        rows = chain(seen, rows)
-        for row in rows if columns is None or columns.sentence is None else joined_sentences(rows, columns):
+        rows = chain(sample, rows)
+        for row in rows if columns.sentence is None else joined_sentences(rows, columns):
             try:
-                if isinstance(row.values, InputError):
-                    raise row.values
-                assert columns is not None  # as there is a row that can be read
                 words = _words(row, columns.text) if record.of_words else None
                 text = columns.read_text(row, asking.usual.called[0]) if words is None else " ".join(words)
                 text = text if reads([text])[0] else ""
@@ -92,6 +89,15 @@ def documents_of(
             report.replaced += row.replaced
             if text or keep_empty:
                 yield Document(row.where, text, asked, words, identity)
+
+
+def _readable(rows: Iterable[Row], report: ReadReport) -> Iterator[Row]:
+    """The rows that can be read; the others are left to the report as they come."""
+    for row in rows:
+        if isinstance(row.values, InputError):
+            report.leave_out(row.where, located(row))
+        else:
+            yield row
 
 
 def given_files(names: Iterable[str]) -> tuple[str, ...]:
