@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from datasets import Dataset
 
+from torch_linformer.data.reading.rows import counted
 from torch_linformer.errors import InputError
 from torch_linformer.reporting.tables import format_count
 
@@ -146,13 +147,13 @@ def split_documents(
         batches = dataset.select_columns(together).iter(batch_size=1000)
         groups = [numbers.setdefault(hash(value), len(numbers)) for batch in batches for value in batch[together]]
         away = _draw_groups(np.array(groups, dtype=np.int64), labels, fraction, generator)
-        short = f", whose column {together!r} makes {_count(len(numbers), 'group')}: give more groups"
+        short = f", whose column {together!r} makes {counted(len(numbers), 'group')}: give more groups"
     else:
         away = _draw_documents(labels, fraction, generator)
         distinct = by_label and len(dataset) > 1
         short = ", no two of which have the same label: give several of each" if distinct else ": give more"
     if not away.any():
-        raise InputError(f"cannot split {_count(len(dataset))}{short}, or a file for each part")
+        raise InputError(f"cannot split {counted(len(dataset))}{short}, or a file for each part")
     return dataset.select(np.flatnonzero(~away)), dataset.select(np.flatnonzero(away))
 
 
@@ -204,7 +205,3 @@ def _draw_groups(groups: _Ints, labels: _Ints, fraction: float, generator: np.ra
     if nearest is not None and not away.any() and change(nearest) < np.inf:
         move(nearest)
     return np.isin(groups, order[away])
-
-
-def _count(number: int, noun: str = "document") -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -34,7 +34,7 @@ from torch_linformer.data.reading.records import (
     find_columns,
     joined_sentences,
 )
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, Row, located
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, Row, counted, located
 from torch_linformer.data.reading.sources import STDLIB, DocumentSource, find_source
 from torch_linformer.errors import InputError
 
@@ -130,11 +130,11 @@ def load_documents(
     if columns.sentence is not None:
         notes.append(f"one word a row: sentences by column {columns.sentence!r}")
     if noticed.empty:
-        notes.append(f"skipped {_count(noticed.empty)} without text")
+        notes.append(f"skipped {counted(noticed.empty)} without text")
     if noticed.replaced:
-        notes.append(f"{_count(noticed.replaced)} with half a character, a lone surrogate; U+FFFD stands in for it")
+        notes.append(f"{counted(noticed.replaced)} with half a character, a lone surrogate; U+FFFD stands in for it")
     if noticed.bad:
-        notes.append(f"left out {noticed.bad:,} row{'s' * (noticed.bad > 1)} that cannot be read: {first}")
+        notes.append(f"left out {counted(noticed.bad, 'row')} that cannot be read: {first}")
     if record.features.get("label") in _LABELS:
         dataset = _without_fractions(dataset)
     names: tuple[str, ...] = ()
@@ -235,7 +235,7 @@ def _with_known_labels(dataset: Dataset, column: str, names: Sequence[str], sour
         if nulls := written.pop(NULL, 0):
             if nulls == len(dataset):
                 raise InputError(f"{source}: no row has labels in column {column!r}: all are null")
-            notes.append(f"left out {_count(nulls)} of which {column!r} is null; [] says that there is none")
+            notes.append(f"left out {counted(nulls)} of which {column!r} is null; [] says that there is none")
             dataset = dataset.select([number for number, row in enumerate(unknown) if NULL not in row])
         notes.extend(f"column {column!r} holds {cell!r} in {count:,} rows: no label" for cell, count in written.items())
         return dataset
@@ -243,7 +243,7 @@ def _with_known_labels(dataset: Dataset, column: str, names: Sequence[str], sour
     if not len(known):
         raise InputError(f"{source}: all cells in the columns of the labels ({', '.join(names)}) are empty")
     if len(known) < len(dataset):
-        notes.append(f"left out {_count(len(dataset) - len(known))} of which no label is known")
+        notes.append(f"left out {counted(len(dataset) - len(known))} of which no label is known")
         dataset = dataset.select(known)
     having, missing = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
     if missing:
@@ -267,7 +267,3 @@ def _without_fractions(dataset: Dataset) -> Dataset:
 
     with quiet():
         return dataset.map(lambda label: {"label": whole(label)}, input_columns=["label"])
-
-
-def _count(number: int) -> str:
-    return f"{number:,} document{'' if number == 1 else 's'}"

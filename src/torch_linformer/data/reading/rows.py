@@ -185,3 +185,7 @@ def listed(names: Iterable[str]) -> str:
 
 def several(word: str) -> str:
     return "queries" if word == "query" else f"{word}s"
+
+
+def counted(number: int, noun: str = "document") -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -50,7 +50,7 @@ from torch_linformer.data.reading.readers import (
     reader_of,
     text_rows,
 )
-from torch_linformer.data.reading.rows import LABEL_COLUMNS, Row, check_decoded, known, listed
+from torch_linformer.data.reading.rows import LABEL_COLUMNS, Row, check_decoded, counted, known, listed
 from torch_linformer.errors import InputError, first_line
 
 STDLIB = "stdlib"
@@ -132,7 +132,7 @@ def find_source(
                 note(f"left out what is no part of {path}: {listed(others)}")
         return read_rows(chosen, options, note, whole=whole, labeled=labeled)
 
-    described = f"{len(files):,} file{'' if len(files) == 1 else 's'} of {path}"
+    described = f"{counted(len(files), 'file')} of {path}"
     if labeled:
         described = f"files of {path}, labeled with the names of their folders"
     if path.is_file():
@@ -186,7 +186,7 @@ def _rows(root: Path, options: DataOptions, note: Note, whole: bool, labeled: bo
         strays = [str(file.path) for file in files if is_stray(file)]
         if strays:
             shown = ", ".join(strays[:3]) + (", …" if strays[3:] else "")
-            note(f"left out {len(strays):,} file{'' if len(strays) == 1 else 's'} {which}: {shown}")
+            note(f"left out {counted(len(strays), 'file')} {which}: {shown}")
             files[:] = [file for file in files if not is_stray(file)]
 
     if root.is_dir():
