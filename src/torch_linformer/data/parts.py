@@ -18,7 +18,8 @@ GROUP = "group"  # the column of what documents have in common: their author, pa
 _READ = ("text", "question", "label")  # the columns compared, as far as there are any
 _COMMON = {GROUP: "groups", "queries": "queries", "text": "contexts"}  # what documents may share, by its column
 _ROUNDING = 1e-6  # of a sum of squares of documents
-_Ints, _Bools = npt.NDArray[np.int64], npt.NDArray[np.bool_]
+_Ints = npt.NDArray[np.int64]
+_Bools = npt.NDArray[np.bool_]
 
 
 def content_digest(parts: Mapping[str, Dataset]) -> str:

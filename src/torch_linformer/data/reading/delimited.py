@@ -105,7 +105,7 @@ def _divide(file: File, delimiter: str, quoting: str) -> Iterator[tuple[int, lis
 # How cells are divided
 
 
-class _Reading(NamedTuple):
+class _Tally(NamedTuple):
     """What dividing a whole file in one way gives.
 
     Attributes:
@@ -150,7 +150,7 @@ def _find_dialect(file: File) -> Dialect:
 def _dialect_of(path: Path, options: DataOptions, encoding: str | None, size: int, modified: int) -> Dialect:
     file, notes = File(path, options, print, encoding), list[str]()
     usual = "," if file_suffix(path) == ".csv" else "\t"
-    best = _best_reading(file, usual)
+    best = _best_tally(file, usual)
     records = (cells for _, cells in _divide(file, best.delimiter, best.quoting) if isinstance(cells, list))
     first, *others = [*islice(records, SAMPLE_ROWS + 1)] or [[]]
     quotes = any('"' in cell for row in (first, *others) for cell in row)
@@ -183,7 +183,7 @@ def _dialect_of(path: Path, options: DataOptions, encoding: str | None, size: in
     return Dialect(best.delimiter, best.quoting, header, tuple(names), tuple(f"{path}: {note}" for note in notes))
 
 
-def _best_reading(file: File, usual: str) -> _Reading:
+def _best_tally(file: File, usual: str) -> _Tally:
     """The way to divide a file that loses least of it.
 
     Raises:
@@ -200,31 +200,32 @@ def _best_reading(file: File, usual: str) -> _Reading:
             if line.strip() and not quotes % 2:
                 break
     delimiters = [mark for mark in dict.fromkeys((usual, *DELIMITERS.values())) if mark in marks]
-    held = _held(file, {'"', '\\"', *(f'{mark} "' for mark in (separator, *delimiters))})
-    readings: list[_Reading] = []
+    strings = _strings_in(file, {'"', '\\"', *(f'{mark} "' for mark in (separator, *delimiters))})
+    tallies: list[_Tally] = []
     for mark in () if separator else delimiters:
-        reading = _best_quoting(file, mark, held, min((each.lost for each in readings), default=math.inf))
-        if reading is not None and reading.width > 1 and reading.lost <= _MOST_LOST * reading.lines:
-            readings.append(reading)
-            if mark == usual and not reading.lost and (reading.quoting != "text" or '"' not in held):
+        tally = _best_quoting(file, mark, strings, min((each.lost for each in tallies), default=math.inf))
+        if tally is not None and tally.width > 1 and tally.lost <= _MOST_LOST * tally.lines:
+            tallies.append(tally)
+            if mark == usual and not tally.lost and (tally.quoting != "text" or '"' not in strings):
                 break
-    if not readings:
-        reading = _best_quoting(file, separator or ONE_CELL, held, math.inf)
-        assert reading is not None
-        return reading
-    best = min(readings, key=_loss)
-    equal = [each.delimiter for each in readings if _loss(each) == _loss(best)]
+    if not tallies:
+        tally = _best_quoting(file, separator or ONE_CELL, strings, math.inf)
+        assert tally is not None
+        return tally
+    best = min(tallies, key=_loss)
+    equal = [each.delimiter for each in tallies if _loss(each) == _loss(best)]
     if len(equal) > 1 and equal[0] != usual:
         several = " and by ".join(map(repr, equal))
         raise InputError(f"{file.path}: all rows are whole divided by {several}: name the right one with --delimiter")
     return best
 
 
-def _loss(reading: _Reading) -> tuple[int, bool]:
-    return reading.lost, reading.meant <= _MOST
+def _loss(tally: _Tally) -> tuple[int, bool]:
+    """The less, the better; of those that lose as little, quotes are heeded where they hold much together."""
+    return tally.lost, tally.meant <= _MOST
 
 
-def _held(file: File, marks: set[str]) -> set[str]:
+def _strings_in(file: File, marks: set[str]) -> set[str]:
     """Those of some strings of at most three characters that a file holds."""
     found, end = set[str](), ""
     with file.open() as stream:
@@ -234,7 +235,7 @@ def _held(file: File, marks: set[str]) -> set[str]:
     return found
 
 
-def _best_quoting(file: File, delimiter: str, characters: Collection[str], limit: float) -> _Reading | None:
+def _best_quoting(file: File, delimiter: str, strings: Collection[str], limit: float) -> _Tally | None:
     """Quotes that hold cells together; or as text, where that loses less or makes more rows, and few cells have some.
 
     Returns:
@@ -244,24 +245,22 @@ def _best_quoting(file: File, delimiter: str, characters: Collection[str], limit
         InputError: both are as good, and some cells have quotes.
     """
     if file.options.quoting == "none":
-        return _read(file, delimiter, "text", limit)
-    quoted = _read(file, delimiter, "quotes", limit)
+        return _tally(file, delimiter, "text", limit)
+    quoted = _tally(file, delimiter, "quotes", limit)
     ways = []
     if quoted is None or quoted.lost:
-        ways += ["escaped"] if '\\"' in characters else []
-        ways += ["spaced"] if f'{delimiter} "' in characters or (quoted is not None and quoted.apart) else []
-    readings = [quoted, *(_read(file, delimiter, way, limit) for way in ways)]
-    best = min(filter(None, readings), key=lambda reading: reading.lost, default=None)
-    if file.options.quoting == "quotes" or '"' not in characters or (best and not best.lost and not best.held):
+        ways += ["escaped"] if '\\"' in strings else []
+        ways += ["spaced"] if f'{delimiter} "' in strings or (quoted is not None and quoted.apart) else []
+    tallies = [quoted, *(_tally(file, delimiter, way, limit) for way in ways)]
+    best = min(filter(None, tallies), key=lambda tally: tally.lost, default=None)
+    if file.options.quoting == "quotes" or '"' not in strings or (best and not best.lost and not best.held):
         return best
     if best is None or best.lost > _MOST_LOST * best.lines:
-        return _read(file, delimiter, "text", limit) or best
-    text = _read(file, delimiter, "text", min(limit, best.lost))
-    if (
-        text is None
-        or (text.width < 2 and text.lost)
-        or (text.lost == best.lost and (text.rows <= best.rows or text.width < 2))
-    ):
+        return _tally(file, delimiter, "text", limit) or best
+    text = _tally(file, delimiter, "text", min(limit, best.lost))
+    if text is None or (text.width < 2 and text.lost):
+        return best
+    if text.lost == best.lost and (text.width < 2 or text.rows <= best.rows):
         return best
     meant = max(best.meant, text.meant)
     if text.lost < best.lost - best.swallowed and (meant <= _MOST or not best.swallowed):
@@ -274,7 +273,7 @@ def _best_quoting(file: File, delimiter: str, characters: Collection[str], limit
     return best._replace(meant=meant) if meant > _NEARLY_ALL else text
 
 
-def _read(file: File, delimiter: str, quoting: str, limit: float) -> _Reading | None:
+def _tally(file: File, delimiter: str, quoting: str, limit: float) -> _Tally | None:
     """What one way gives; None if more lines are lost than the limit."""
     lines = Counter[int]()  # by the cells of their rows
     first = first_lines = rows = last = held = held_lines = swallowed = quoted = detached = 0
@@ -302,9 +301,9 @@ def _read(file: File, delimiter: str, quoting: str, limit: float) -> _Reading | 
     meant = quoted / max(1, rows) if as_text else (held >= _HELD_ROWS) * held_lines / max(1, last)
     swallowed *= meant <= _MOST
     lost += swallowed + max(detached * (detached > _OFTEN * rows), rows * apart)
-    return (
-        None if lost > limit else _Reading(delimiter, quoting, rows, width, last, lost, swallowed, held, meant, apart)
-    )
+    if lost > limit:
+        return None
+    return _Tally(delimiter, quoting, rows, width, last, lost, swallowed, held, meant, apart)
 
 
 def _rows_within(cells: Sequence[str], delimiter: str) -> int:

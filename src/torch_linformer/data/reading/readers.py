@@ -255,7 +255,7 @@ def _items(content: Any, file: File) -> Iterable[Any]:
         raise InputError(f"{file.path}: holds several arrays of objects ({', '.join(arrays)}); save each as a file")
     if arrays:
         file.note(f"{file.path}: a row is an object in {arrays[0]!r}")
-        return content[arrays[0]]
+        return list(content[arrays[0]])
     if len(content) < 2 or not all(isinstance(value, dict) for value in content.values()):
         return [content]
     file.note(f"{file.path}: an object of {len(content):,} objects, read as a table")

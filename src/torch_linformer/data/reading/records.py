@@ -507,7 +507,9 @@ def _answers(row: Row, column: str, text: str) -> dict[str, Any]:
         texts = [value] if value.strip() else []
         told = None if cell(row, "answer_start") in (None, "") else int(_number(row, "answer_start"))
         value = {"text": texts, "answer_start": [text.find(each) if told is None else told for each in texts]}
-    answers, starts = (value.get(key) if isinstance(value, dict) else None for key in ("text", "answer_start"))
+    squad: dict[str, Any] = value if isinstance(value, dict) else {}
+    answers: Any = squad.get("text")
+    starts: Any = squad.get("answer_start")
     are_lists = isinstance(answers, list) and isinstance(starts, list) and len(answers) == len(starts)
     if not are_lists or not all(type(a) is str and type(s) is int for a, s in zip(answers, starts, strict=True)):
         raise bad_cell(column, value, "; expected an answer, or text and answer_start as in SQuAD")
