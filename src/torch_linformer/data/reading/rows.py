@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 from torch_linformer.errors import InputError
 
-TEXT_COLUMNS = ("text", "content", "document", "body", "article", "review", "sentence", "message", "post", "comment")
-TEXT_COLUMNS += ("abstract",)
+TEXT_COLUMNS = (
+    *("text", "content", "document", "body", "article", "review"),
+    *("sentence", "message", "post", "comment", "abstract"),
+)
 LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment")
 SAMPLE_ROWS = 100  # rows looked at to recognize the columns
 _SEEN = re.compile("[^\\s\u200b-\u200f\u2060\ufeff]")  # neither white space nor of no width
