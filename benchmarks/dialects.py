@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.data.reading.data_options import NO_OPTIONS
-from torch_linformer.data.reading.readers import iter_rows
+from torch_linformer.data.reading.sources import read_rows
 
 FILES = Path(__file__).parent.parent / "tests" / "data" / "files"
 Rows = list[list[Any]]
@@ -22,7 +22,7 @@ Rows = list[list[Any]]
 
 def ours(path: Path) -> Rows:
     """The reader of the project."""
-    return [list(row.values.values()) for row in iter_rows(path, options=NO_OPTIONS)]
+    return [list(row.values.values()) for row in read_rows([path], NO_OPTIONS, lambda note: None)]
 
 
 def duckdb(path: Path) -> Rows:

@@ -30,8 +30,7 @@ import pandas as pd
 import typer
 
 from learning import chosen, write_results
-from torch_linformer.data.reading.corpus import stdlib_documents
-from torch_linformer.data.reading.docstrings import stdlib_search
+from torch_linformer.data.reading.corpus import stdlib_documents, stdlib_search
 from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.train import train

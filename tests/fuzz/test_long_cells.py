@@ -9,7 +9,8 @@ from fuzz_strategies import FUZZ
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from torch_linformer.data.reading.readers import iter_rows
+from torch_linformer.data.reading.data_options import NO_OPTIONS
+from torch_linformer.data.reading.sources import read_rows
 
 # Files of up to 20 MB, which take long to shrink: `make test` reads 12, and `make fuzz` one for 20 cases of the others.
 FILES = settings(
@@ -94,7 +95,7 @@ def test_long_cells_are_read_as_csv_reads_them(tmp_path_factory, table, whole):
     with path.open(encoding="utf-8", newline="") as file:
         records = list(csv.reader(file, delimiter=table.delimiter))
     names = records.pop(0) if table.header else [str(number + 1) for number in range(len(records[0]))]
-    rows = iter_rows(path, whole=whole)
+    rows = read_rows([path], NO_OPTIONS, lambda note: None, whole=whole)
     for record, row in zip(records, rows, strict=True):
         assert row.values == dict(zip(names, record, strict=True))
     path.unlink()

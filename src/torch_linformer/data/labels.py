@@ -9,7 +9,7 @@ from unicodedata import category, normalize
 from datasets import Dataset
 
 from torch_linformer.data.reading.documents import quiet
-from torch_linformer.data.reading.rows import is_number
+from torch_linformer.data.reading.rows import counted, is_number
 from torch_linformer.errors import InputError
 
 _FEW = 10  # with so few documents each may well have its own label
@@ -86,7 +86,7 @@ def check_labels(
     for label, number in sorted(holding.items()):
         if label not in names:
             known = ", ".join(names[:_LISTED_LABELS]) + (", …" if len(names) > _LISTED_LABELS else "")
-            raise InputError(f"{source}: {_count(number)} with label {label!r}, {problem} ({known})")
+            raise InputError(f"{source}: {counted(number)} with label {label!r}, {problem} ({known})")
 
 
 def check_known(dataset: Dataset, names: Sequence[str], source: str) -> None:
@@ -112,11 +112,11 @@ def check_repeated(dataset: Dataset, source: str, column: str | None) -> None:
     needs = "--task classify needs several documents of each label"
     if all(map(is_number, labels)):
         raise InputError(
-            f"{source}: {len(labels):,} different numbers as the labels of {_count(len(dataset))}: "
+            f"{source}: {len(labels):,} different numbers as the labels of {counted(len(dataset))}: "
             f"--task regress learns numbers, {needs}"
         )
     doubt = "" if column is None else f"is {column!r} the label column? Name another with --label-column, as "
-    raise InputError(f"{source}: {len(labels):,} different labels of {_count(len(dataset))}: {doubt}{needs}")
+    raise InputError(f"{source}: {len(labels):,} different labels of {counted(len(dataset))}: {doubt}{needs}")
 
 
 def check_one_hot(dataset: Dataset, source: str, names: Sequence[str] = ()) -> None:
@@ -154,7 +154,3 @@ def _label_lists(dataset: Dataset) -> list[list[str]]:
     """The labels of each document, one or several."""
     labels = dataset.select_columns("label")[:]["label"]
     return [label if isinstance(label, list) else [label] for label in labels]
-
-
-def _count(number: int) -> str:
-    return f"{number:,} document{'' if number == 1 else 's'}"

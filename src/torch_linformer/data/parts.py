@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from datasets import Dataset
 
+from torch_linformer.data.reading.rows import counted
 from torch_linformer.errors import InputError
 from torch_linformer.reporting.tables import format_count
 
@@ -18,6 +19,7 @@ _READ = ("text", "question", "label")  # the columns compared, as far as there a
 _COMMON = {GROUP: "groups", "queries": "queries", "text": "contexts"}  # what documents may share, by its column
 _ROUNDING = 1e-6  # of a sum of squares of documents
 _Ints = npt.NDArray[np.int64]
+_Bools = npt.NDArray[np.bool_]
 
 
 def content_digest(parts: Mapping[str, Dataset]) -> str:
@@ -137,126 +139,70 @@ def split_documents(
     Raises:
         InputError: there are too few documents, or groups of them, for two parts.
     """
+    labels, generator = np.zeros(len(dataset), dtype=np.int64), np.random.default_rng(seed)
     by_label = stratified and "label" in dataset.column_names
-    labels = _strata(dataset) if by_label else np.zeros(len(dataset), dtype=np.int64)
+    if by_label:
+        labels = np.unique(dataset.select_columns("label")[:]["label"], return_inverse=True)[1]
     if together in dataset.column_names:
-        groups = _groups(dataset, together)
-        held_out = _draw_groups(groups, labels, fraction, seed)
-        short = f", whose column {together!r} makes {_count(len(np.unique(groups)), 'group')}: give more groups"
+        numbers: dict[int, int] = {}  # by hashes, as a value may be a long text
+        batches = dataset.select_columns(together).iter(batch_size=1000)
+        groups = [numbers.setdefault(hash(value), len(numbers)) for batch in batches for value in batch[together]]
+        away = _draw_groups(np.array(groups, dtype=np.int64), labels, fraction, generator)
+        short = f", whose column {together!r} makes {counted(len(numbers), 'group')}: give more groups"
     else:
+        away = _draw_documents(labels, fraction, generator)
         distinct = by_label and len(dataset) > 1
         short = ", no two of which have the same label: give several of each" if distinct else ": give more"
-        held_out = _draw_documents(labels, fraction, seed)
-    if not len(held_out):
-        raise InputError(f"cannot split {_count(len(dataset))}{short}, or a file for each part")
-    return dataset.select(np.setdiff1d(np.arange(len(dataset)), held_out)), dataset.select(held_out)
+    if not away.any():
+        raise InputError(f"cannot split {counted(len(dataset))}{short}, or a file for each part")
+    return dataset.select(np.flatnonzero(~away)), dataset.select(np.flatnonzero(away))
 
 
-def _draw_documents(labels: _Ints, fraction: float, seed: int) -> _Ints:
-    """The documents that are split off, each by itself."""
-    generator = np.random.default_rng(seed)
-    members = [np.flatnonzero(labels == label) for label in range(labels.max(initial=-1) + 1)]
-    quotas = _quotas(np.array([len(indices) for indices in members]), fraction)
-    drawn = [generator.permutation(indices)[:quota] for indices, quota in zip(members, quotas, strict=True)]
-    return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *drawn]))
+def _draw_documents(labels: _Ints, fraction: float, generator: np.random.Generator) -> _Bools:
+    """Which documents are split off, each by itself: of each label its share, by largest remainder, but never all."""
+    sizes, away = np.bincount(labels), np.zeros(len(labels), dtype=bool)
+    quotas = np.floor(sizes * fraction).astype(np.int64)
+    missing = max(1, round(sizes.sum() * fraction)) - quotas.sum()
+    quotas[np.argsort(quotas - sizes * fraction, kind="stable")[:missing]] += 1
+    for label, quota in enumerate(np.minimum(quotas, sizes - 1)):
+        away[generator.permutation(np.flatnonzero(labels == label))[:quota]] = True
+    return away
 
 
-def _draw_groups(groups: _Ints, labels: _Ints, fraction: float, seed: int) -> _Ints:
-    """The documents that are split off, in whole groups: one group at least, if any can be.
+def _draw_groups(groups: _Ints, labels: _Ints, fraction: float, generator: np.random.Generator) -> _Bools:
+    """Which documents are split off, in whole groups: one group at least, if any can be.
 
     The groups are gone through in random order, again and again, and change sides wherever that brings the numbers of
     documents of each label nearer to their shares, by the sum of squares.
     """
-    sides = _Sides(_members(groups, seed), labels, fraction)
+    members = np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1]) if len(groups) else []
+    order = generator.permutation(len(members))
+    counts = [np.unique(labels[members[group]], return_counts=True) for group in order]
+    left, away = np.bincount(labels), np.zeros(len(order), dtype=bool)
+    missing = left * fraction  # documents of each label that are still to be split off; below 0: too many are
+
+    def change(group: int) -> float:
+        """By how much the sum of squares of what is missing grows if a group changes sides; inf where it may not."""
+        kinds, numbers = counts[group]
+        if away.sum() == 1 if away[group] else (left[kinds] <= numbers).any():  # one stays away, and of each label one
+            return np.inf
+        numbers = -numbers if away[group] else numbers
+        return float((numbers * (numbers - 2 * missing[kinds])).sum())
+
+    def move(group: int) -> None:
+        kinds, numbers = counts[group]
+        for remaining in (left, missing):
+            remaining[kinds] += numbers if away[group] else -numbers
+        away[group] = not away[group]
+
     moved = True
     while moved:
         moved = False
-        for group in range(len(sides.members)):
-            if sides.may_move(group) and sides.change(group) < -_ROUNDING:
-                sides.move(group)
+        for group in range(len(order)):
+            if change(group) < -_ROUNDING:
+                move(group)
                 moved = True
-    movable = [group for group in range(len(sides.members)) if sides.may_move(group)]
-    if movable and not sides.away:
-        sides.move(min(movable, key=sides.change))
-    away = (sides.members[group] for group in sides.away)
-    return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *away]))
-
-
-class _Sides:
-    """Groups of documents, some of them split off.
-
-    Args:
-        members: the documents of each group.
-        labels: of each document.
-        fraction: of the documents of each label that is to be split off.
-
-    Attributes:
-        away: the groups that are split off.
-        left: documents of each label that are not.
-        missing: documents of each label that are still to be; below 0 where there are too many.
-    """
-
-    def __init__(self, members: list[_Ints], labels: _Ints, fraction: float) -> None:
-        self.members, self.away = members, set[int]()
-        self.counts = [np.unique(labels[documents], return_counts=True) for documents in members]
-        self.left = np.bincount(labels)
-        self.missing = self.left * fraction
-
-    def may_move(self, group: int) -> bool:
-        """Whether another group stays split off, or each label keeps a document."""
-        if group in self.away:
-            return len(self.away) > 1
-        kinds, numbers = self.counts[group]
-        return bool((self.left[kinds] > numbers).all())
-
-    def change(self, group: int) -> float:
-        """By how much the sum of squares of what is missing grows if a group changes sides."""
-        kinds, numbers = self._moving(group)
-        return float((numbers * (numbers - 2 * self.missing[kinds])).sum())
-
-    def move(self, group: int) -> None:
-        """Split a group off, or put it back."""
-        kinds, numbers = self._moving(group)
-        self.missing[kinds] -= numbers
-        self.left[kinds] -= numbers
-        self.away ^= {group}
-
-    def _moving(self, group: int) -> tuple[_Ints, _Ints]:
-        """The labels of a group, and how many documents of each go away with it; fewer than 0 come back."""
-        kinds, numbers = self.counts[group]
-        return kinds, -numbers if group in self.away else numbers
-
-
-def _members(groups: _Ints, seed: int) -> list[_Ints]:
-    """The documents of each group, the groups in random order."""
-    order = np.argsort(groups, kind="stable")
-    members = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1) if len(groups) else []
-    return [members[group] for group in np.random.default_rng(seed).permutation(len(members))]
-
-
-def _quotas(sizes: _Ints, fraction: float) -> _Ints:
-    """How many members each label gives, by largest remainder; no label gives its last member."""
-    shares = sizes * fraction
-    quotas = np.floor(shares).astype(np.int64)
-    missing = max(1, round(shares.sum())) - quotas.sum()
-    quotas[np.argsort(quotas - shares, kind="stable")[:missing]] += 1
-    limited: _Ints = np.minimum(quotas, sizes - 1)
-    return limited
-
-
-def _strata(dataset: Dataset) -> _Ints:
-    """The number of each document's label, in the order of the labels."""
-    numbers: _Ints = np.unique(dataset.select_columns("label")[:]["label"], return_inverse=True)[1]
-    return numbers
-
-
-def _groups(dataset: Dataset, column: str) -> _Ints:
-    """The number of each document's value of a column, which may be a long text, in the order of the documents."""
-    batches = dataset.select_columns(column).iter(batch_size=1000)
-    numbers: dict[int, int] = {}
-    values = (numbers.setdefault(hash(value), len(numbers)) for batch in batches for value in batch[column])
-    return np.fromiter(values, dtype=np.int64, count=len(dataset))
-
-
-def _count(number: int, noun: str = "document") -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    nearest = min(range(len(order)), key=change, default=None)
+    if nearest is not None and not away.any() and change(nearest) < np.inf:
+        move(nearest)
+    return np.isin(groups, order[away])

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import pytest
 
 from torch_linformer.data.reading.data_options import DataOptions
-from torch_linformer.data.reading.readers import iter_rows
-from torch_linformer.data.reading.rows import ReadReport
+from torch_linformer.data.reading.rows import located
+from torch_linformer.data.reading.sources import read_rows
+from torch_linformer.errors import InputError
 
 
 class Outcome(NamedTuple):
@@ -37,12 +38,12 @@ def read():
     """A function: the outcome of reading a file or folder with the options of the user."""
 
     def read_all(path, *, whole=True, labeled=False, **options):
-        problems = []
-        report = ReadReport(on_bad=lambda where, problem: problems.append(str(problem)))
-        rows = list(iter_rows(path, report, options=DataOptions(**options), whole=whole, labeled=labeled))
-        assert report.bad == len(problems) and not any("\n" in problem for problem in problems)
-        return Outcome(
-            [row.values for row in rows], [row.where for row in rows], problems, report.notes, report.replaced
-        )
+        notes = []
+        rows = list(read_rows([path], DataOptions(**options), notes.append, whole=whole, labeled=labeled))
+        good = [row for row in rows if not isinstance(row.values, InputError)]
+        problems = [str(located(row)) for row in rows if isinstance(row.values, InputError)]
+        assert not any("\n" in problem for problem in problems)
+        replaced = sum(row.replaced for row in good)
+        return Outcome([row.values for row in good], [row.where for row in good], problems, notes, replaced)
 
     return read_all

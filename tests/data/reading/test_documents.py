@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_linformer.data.reading import documents as documents_module
-from torch_linformer.data.reading import plain_texts
+from torch_linformer.data.reading import readers
 from torch_linformer.data.reading.corpus import stdlib_documents
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents, quiet
@@ -175,7 +175,7 @@ def test_shards(tmp_path):
 
 
 def test_texts_with_labels_are_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(plain_texts, "_PIECE", 13)
+    monkeypatch.setattr(readers, "_PIECE", 13)
     write(tmp_path / "labeled" / "a" / "book.txt", "one line\nanother line\nthe end")
     write(tmp_path / "labeled" / "b" / "book.txt", "short")
     assert len(load_documents(str(tmp_path / "labeled")).dataset) == 2

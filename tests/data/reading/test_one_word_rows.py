@@ -1,10 +1,8 @@
 import pytest
 
-from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.records import TAGGED
-from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.streamed import documents_of
 from torch_linformer.errors import InputError
 
 ROWS = "{},word,tag\n1,Ann,B\n1,met,O\n2,Bo,B\n"
@@ -30,15 +28,10 @@ def test_a_number_that_comes_again_later_is_another_sentence(write):
     assert load_documents(str(path), TAGGED).dataset["text"][:] == ["a", "b", "c"]
 
 
-def test_other_columns_are_those_of_the_first_word(write):
+def test_a_group_is_that_of_the_first_word(write):
     path = str(write("t.csv", "id,sent,word,tag,letter\nx,1,Ann,B,l1\ny,1,met,O,l1\nz,2,Bo,B,l2\n"))
     grouped = load_documents(path, TAGGED, options=DataOptions(group_column="letter"))
     assert grouped.dataset["group"][:] == ["l1", "l2"]
-    found = list(documents_of([path], TAGGED, NO_OPTIONS, ReadReport()))
-    assert [(document.words, document.id, document.where) for document in found] == [
-        (("Ann", "met"), "x", f"{path}, row 1"),
-        (("Bo",), "z", f"{path}, row 3"),
-    ]
 
 
 @pytest.mark.parametrize("columns", ["page,word,tag", "sent,sentence id,word,tag"])

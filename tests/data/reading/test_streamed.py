@@ -1,98 +1,119 @@
+import io
+import json
+import sys
+
 import pytest
 
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.records import ASKED, TAGGED, TEXT
-from torch_linformer.data.reading.rows import ReadReport, Row, TextRow
-from torch_linformer.data.reading.streamed import Document, documents, documents_of, given_files
+from torch_linformer.data.reading.rows import ReadReport
+from torch_linformer.data.reading.streamed import Document, documents_of, given_files
 from torch_linformer.errors import InputError
 
 
+@pytest.fixture
+def found(write):
+    """A function: the documents of a file of these objects, or of this content; their places without the file's."""
+
+    def read(content, record=TEXT, report=None, *args, name="x.jsonl", options=NO_OPTIONS, **others):
+        content = content if isinstance(content, str) else "\n".join(map(json.dumps, content))
+        path = str(write(name, content))
+        documents = documents_of([path], record, options, report or ReadReport(), *args, **others)
+        return [document._replace(where=document.where.removeprefix(f"{path}, ")) for document in documents]
+
+    return read
+
+
 def rows(*values, column="text"):
-    return [Row({"id": str(i), column: value}, f"row {i}") for i, value in enumerate(values, start=1)]
+    return [{"id": str(i), column: value} for i, value in enumerate(values, start=1)]
 
 
-def test_documents_without_text_are_counted():
-    report = ReadReport()
-    found = list(documents(rows("a", "", None, " \n", "b"), "x.csv", TEXT, NO_OPTIONS, report))
-    assert found == [Document("row 1", "a", id="1"), Document("row 5", "b", id="5")] and report.empty == 3
-    assert list(documents([], "x.csv", TEXT, NO_OPTIONS, report)) == []
+def test_documents_without_text_are_counted_and_may_keep_their_places(found):
+    for keep in (False, True):
+        report = ReadReport()
+        documents = found(rows("a", "", None, " \n", "b"), TEXT, report, keep_empty=keep)
+        assert [document.id for document in documents if document.text] == ["1", "5"] and report.empty == 3
+        assert len(documents) == (5 if keep else 2)
+    assert documents[0] == Document("line 1", "a", id="1")
+    assert found("") == []
+    unread = found(rows("a", "unread"), TEXT, report, reads=lambda texts: [text == "a" for text in texts])
+    assert len(unread) == 1 and report.empty == 4
 
 
-def test_the_text_column_is_recognised_or_named():
-    def read(column, name=None):
-        return list(documents(rows("a", column=column), "x.csv", TEXT, DataOptions(text_column=name), ReadReport()))
-
-    assert read("review") == [Document("row 1", "a", id="1")]
-    assert read("text", "id") == [Document("row 1", "1")]
-    with pytest.raises(
-        InputError, match=r"^x\.csv: no column 'body', which --text-column names; columns: 'id', 'text'"
-    ):
-        read("text", "body")
-
-
-def test_questions_come_from_their_column_or_are_the_same_for_all():
-    asked = [Row({"context": "a", "question": "who?"}, "row 1"), Row({"context": "b", "question": "why?"}, "row 2")]
-    found = list(documents(asked, "x.csv", ASKED, NO_OPTIONS, ReadReport()))
-    assert found == [Document("row 1", "a", "who?"), Document("row 2", "b", "why?")]
-    found = list(documents(rows("a", "b"), "x.csv", ASKED, NO_OPTIONS, ReadReport(), "who?"))
-    assert found == [Document("row 1", "a", "who?", id="1"), Document("row 2", "b", "who?", id="2")]
-    with pytest.raises(InputError, match=r"^row 1: no question in column 'question'; fill it in or remove the row$"):
-        list(documents([Row({"context": "a", "question": ""}, "row 1")], "x.csv", ASKED, NO_OPTIONS, ReadReport()))
+def test_the_text_column_is_recognised_or_named(found):
+    assert found(rows("a", column="review")) == [Document("line 1", "a", id="1")]
+    assert found(rows("a"), options=DataOptions(text_column="id")) == [Document("line 1", "1")]
+    with pytest.raises(InputError, match=r"x\.jsonl: no column 'body', which --text-column names; columns: 'id', 'tex"):
+        found(rows("a"), options=DataOptions(text_column="body"))
+    trained = DataOptions(trained=(("text", "body"), ("label", "kind")))
+    table = [{"id": 7, "text": "a", "body": "b"}]
+    assert found(table, options=trained) == [Document("line 1", "b", id="7")]
+    assert found(table, options=DataOptions(text_column="text", trained=trained.trained))[0].text == "a"
 
 
-def test_rows_without_text_may_keep_their_places():
-    report = ReadReport()
-    found = list(documents(rows("a", "", "b"), "x.csv", TEXT, NO_OPTIONS, report, keep_empty=True))
-    assert [(document.text, document.id) for document in found] == [("a", "1"), ("", "2"), ("b", "3")]
-    assert report.empty == 1
+def test_questions_come_from_their_column_or_are_the_same_for_all(found):
+    asked = [{"context": "a", "question": "who?"}, {"context": "b", "question": "why?"}]
+    assert found(asked, ASKED) == [Document("line 1", "a", "who?"), Document("line 2", "b", "why?")]
+    same = found(rows("a", "b"), ASKED, None, "who?")
+    assert same == [Document("line 1", "a", "who?", id="1"), Document("line 2", "b", "who?", id="2")]
+    with pytest.raises(InputError, match=r"line 1: no question in column 'question'; fill it in or remove the row$"):
+        found([{"context": "a", "question": ""}], ASKED)
+    with pytest.raises(InputError, match="a text without a question; ask one of every document with --question"):
+        found("a text", ASKED, name="x.txt")
 
 
-def test_rows_that_cannot_be_read_are_left_to_the_report():
+def test_rows_that_cannot_be_read_are_left_to_the_report(found):
     problems = []
     report = ReadReport(on_bad=lambda where, problem: problems.append((where, str(problem))))
-    assert [document.text for document in documents(rows("a", 3, "b"), "x.csv", TEXT, NO_OPTIONS, report)] == ["a", "b"]
-    assert problems == [("row 2", "row 2: column 'text' holds 3, not text; name the texts with --text-column")]
-    assert list(documents(rows("a"), "x.csv", TEXT, DataOptions(text_column="body"), report)) == []
-    assert problems[1][0] == "x.csv" and report.bad == 2
+    texts = [document.text for document in found(rows("a", 3, "b\ud83d"), TEXT, report)]
+    assert texts == ["a", "b\ufffd"] and report.replaced == 1
+    ((where, problem),) = problems
+    assert where.endswith("x.jsonl, line 2")
+    assert problem == f"{where}: column 'text' holds 3, not text; name the texts with --text-column"
+    assert found(rows("a"), TEXT, report, options=DataOptions(text_column="body")) == []
+    assert problems[1][0].endswith("x.jsonl") and report.bad == 2
+    assert found("broken\nbroken", TEXT, report) == [] and report.bad == 4
+    with pytest.raises(InputError, match=r"line 2: column 'text' holds 3"):  # as nobody takes bad rows
+        found(rows("a", 3))
 
 
-def test_where_the_texts_of_a_table_come_from_is_told():
-    report = ReadReport()
-    list(documents(rows("a"), "x.csv", TEXT, NO_OPTIONS, report))
-    assert report.notes == ["texts from column 'text' (by its name)"]
-    report = ReadReport()
-    list(documents([TextRow({"text": "a"}, "x.txt")], "x.txt", TEXT, NO_OPTIONS, report))
-    assert report.notes == []
+def test_where_the_texts_of_a_table_come_from_is_told_once(found):
+    report, told = ReadReport(on_note=lambda note: told.append(note)), []
+    for name in ("a.jsonl", "b.jsonl"):
+        found(rows("a"), TEXT, report, name=name)
+    found("a text", TEXT, report, name="x.txt")
+    assert told == report.notes == ["texts from column 'text' (by its name)"]
 
 
-def test_columns_that_the_model_was_trained_with():
-    table = [Row({"id": 7, "text": "a", "body": "b"}, "row 1")]
-    trained = DataOptions(trained=(("text", "body"), ("label", "kind")))
-    assert list(documents(table, "x.csv", TEXT, trained, ReadReport())) == [Document("row 1", "b", id="7")]
-    assert [
-        document.text
-        for document in documents(
-            rows("a"), "-", TEXT, DataOptions(text_column="text", trained=trained.trained), ReadReport()
-        )
-    ] == ["a"]
-
-
-def test_words_are_kept_as_they_are():
-    table = [Row({"tokens": ["New York", "is"]}, "row 1"), Row({"tokens": "not a list"}, "row 2")]
-    found = list(documents(table, "x.jsonl", TAGGED, NO_OPTIONS, ReadReport()))
-    assert [(document.text, document.words) for document in found] == [
+def test_words_are_kept_as_they_are(found):
+    documents = found([{"tokens": ["New York", "is"]}, {"tokens": "not a list"}], TAGGED)
+    assert [(document.text, document.words) for document in documents] == [
         ("New York is", ("New York", "is")),
         ("not a list", ("not", "a", "list")),
     ]
-    with pytest.raises(InputError, match=r"row 1: column 'tokens' holds \[''\], no list of words"):
-        list(documents([Row({"tokens": [""]}, "row 1")], "x.jsonl", TAGGED, NO_OPTIONS, ReadReport()))
+    with pytest.raises(InputError, match=r"line 1: column 'tokens' holds \[''\], no list of words"):
+        found([{"tokens": [""]}], TAGGED)
 
 
-def test_options_reach_the_files(tmp_path):
+def test_other_columns_of_one_word_a_row_are_those_of_the_first_word(found):
+    table = "id,sent,word,tag,letter\nx,1,Ann,B,l1\ny,1,met,O,l1\nz,2,Bo,B,l2\n"
+    documents = found(table, TAGGED, name="t.csv")
+    assert [(document.words, document.id, document.where) for document in documents] == [
+        (("Ann", "met"), "x", "row 1"),
+        (("Bo",), "z", "row 3"),
+    ]
+
+
+def test_options_reach_the_files_and_standard_input(tmp_path, monkeypatch):
     path = tmp_path / "x.csv"
     path.write_bytes("body~n\nGröße, so~1\n".encode("cp1252"))
     options = DataOptions(encoding="cp1252", delimiter="~", text_column="body")
     assert [document.text for document in documents_of([str(path)], TEXT, options, ReadReport())] == ["Größe, so"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Größe".encode("cp1252"))))
+    (document,) = documents_of(["-"], TEXT, DataOptions(encoding="cp1252"), ReadReport())
+    assert document == Document("standard input", "Größe")
+    with pytest.raises(InputError, match=r"none\.csv: no such file or folder$"):
+        list(documents_of([str(tmp_path / "none.csv")], TEXT, NO_OPTIONS, ReadReport()))
 
 
 def test_a_pattern_stands_for_what_it_matches(tmp_path, monkeypatch):

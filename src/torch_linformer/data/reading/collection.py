@@ -6,19 +6,17 @@ A query may have several documents: the same query, letter by letter, in several
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
 from torch_linformer.data.parts import GROUP
-from torch_linformer.data.reading.columns import LABEL_COLUMNS, QUERY_COLUMNS
+from torch_linformer.data.reading.corpus import stdlib_search
 from torch_linformer.data.reading.data_options import DataOptions
-from torch_linformer.data.reading.docstrings import stdlib_search
-from torch_linformer.data.reading.documents import Documents, load_documents
-from torch_linformer.data.reading.records import JUDGED, LABELED, NAMED, SEARCHED
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, is_number
+from torch_linformer.data.reading.documents import Documents, load_documents, sample_of
+from torch_linformer.data.reading.records import JUDGED, LABELED, NAMED, QUERY_COLUMNS, SEARCHED
+from torch_linformer.data.reading.rows import LABEL_COLUMNS, is_number, known
 from torch_linformer.data.reading.sources import STDLIB, find_source
 from torch_linformer.errors import InputError
 
@@ -50,13 +48,27 @@ def load_collection(
     if options.label_column is not None:
         return load_documents(queries, LABELED, **reading)
     if documents is None and queries == STDLIB:
-        return _stdlib()
+        files, description = stdlib_search()
+        columns = {"text": [file.text for file in files], "queries": [file.queries for file in files]}
+        columns |= {"name": [file.name for file in files], GROUP: [file.group for file in files]}
+        features = Features({**FEATURES, "name": Value("string"), GROUP: Value("string")})
+        return Documents(Dataset.from_dict(columns, features=features), STDLIB, [description])
     if documents is None:
         named = [name for name in (options.query_column, options.document_column) if name is not None]
-        sample = [] if len(named) == 2 else _sample(queries, options)
-        if not named and _has_labels(sample):
+        cells = defaultdict[str, set[str]](set)
+        if len(named) < 2:
+            for row in sample_of(find_source(queries, options=options).rows(lambda note: None))[0]:
+                for name, value in row.values.items():
+                    cells[name].add(str(value))
+        if not named and known(cells, LABEL_COLUMNS) and not known(cells, QUERY_COLUMNS):
             return load_documents(queries, LABELED, **reading)
-        _check_pairs(queries, sample)
+        for name in known(cells, _JUDGMENTS):
+            if len(cells[name]) > 1 and all(is_number(value) or value in ("True", "False") for value in cells[name]):
+                raise InputError(
+                    f"{queries}: each row is read as a query and a document that it should find; does {name!r} say "
+                    "which do not? Remove these rows and that column, or name --query-column and --document-column to "
+                    "read all rows"
+                )
         pairs = load_documents(queries, SEARCHED, **reading)
         relevant = ((row["text"], row["query"]) for row in pairs.dataset)
         return Documents(_collection(relevant, pairs.dataset), pairs.name, pairs.notes, parts=pairs.parts)
@@ -74,44 +86,6 @@ def load_collection(
     relevant = ((texts[row["id"]], row["text"]) for row in asked.dataset)
     notes = [*asked.notes, *(f"documents: {note}" for note in searched.notes)]
     return Documents(_collection(relevant, searched.dataset), asked.name, notes)
-
-
-def _stdlib() -> Documents:
-    files, description = stdlib_search()
-    columns = {
-        "text": [file.text for file in files],
-        "queries": [file.queries for file in files],
-        "name": [file.name for file in files],
-        GROUP: [file.group for file in files],
-    }
-    features = Features({**FEATURES, "name": Value("string"), GROUP: Value("string")})
-    return Documents(Dataset.from_dict(columns, features=features), STDLIB, [description])
-
-
-def _has_labels(sample: list[Row]) -> bool:
-    """Whether rows hold labels, by the names of their columns, and no queries."""
-    names = {name.strip().lower() for row in sample for name in row.values}
-    return bool(names & {*LABEL_COLUMNS}) and not names & {*QUERY_COLUMNS}
-
-
-def _check_pairs(source: str, sample: list[Row]) -> None:
-    """Raise an `InputError` where a column of numbers may say that some of the pairs do not belong together."""
-    judgments: dict[str, set[str]] = {}
-    for row in sample:
-        for name, value in row.values.items():
-            if name.strip().lower() in _JUDGMENTS:
-                judgments.setdefault(name, set()).add(str(value))
-    for name, values in judgments.items():
-        if len(values) > 1 and all(is_number(value) or value in ("True", "False") for value in values):
-            raise InputError(
-                f"{source}: each row is read as a query and a document that it should find; does {name!r} say which do "
-                "not? Remove these rows and that column, or name --query-column and --document-column to read all rows"
-            )
-
-
-def _sample(source: str, options: DataOptions) -> list[Row]:
-    report = ReadReport(on_bad=lambda where, problem: None)
-    return list(islice(find_source(source, options=options).rows(report), SAMPLE_ROWS))
 
 
 def _collection(relevant: Iterable[tuple[str, str]], table: Dataset) -> Dataset:

@@ -1,31 +1,40 @@
 """Documents and their labels as one memory-mapped `datasets.Dataset`, wherever they come from.
 
-Every source is read row by row into an Arrow file in the cache of `datasets`, so nothing has to fit into
-memory. The file is used again while the source, the columns and the code that reads them stay the same.
+Every source is read row by row into an Arrow file in the cache of `datasets`, so nothing has to fit into memory. The
+file is used again while the source, the columns and the code that reads them stay the same.
 """
 
+import hashlib
+import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+from uuid import uuid4
 
+import datasets
 import numpy as np
+import pyarrow
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
-from datasets.exceptions import DatasetGenerationError
-from datasets.fingerprint import Hasher
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from datasets.utils import logging as datasets_logging
 
-from torch_linformer.data.reading.columns import USUAL, ChosenColumns, find_columns
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.delimited import joined_sentences, sentence_column
-from torch_linformer.data.reading.records import LABELED, NULL, Record
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row
+from torch_linformer.data.reading.records import (
+    LABELED,
+    NULL,
+    USUAL,
+    ChosenColumns,
+    Record,
+    find_columns,
+    joined_sentences,
+)
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, Row, counted, located
 from torch_linformer.data.reading.sources import STDLIB, DocumentSource, find_source
 from torch_linformer.errors import InputError
 
@@ -58,6 +67,17 @@ class Documents:
     names: tuple[str, ...] = ()
 
 
+@dataclass
+class _Noticed:
+    """What was noticed of the rows of a source, which is kept beside its documents."""
+
+    empty: int = 0
+    replaced: int = 0
+    bad: int = 0
+    problems: list[str] = field(default_factory=list)  # the first of the bad rows
+    notes: list[str] = field(default_factory=list)
+
+
 def load_documents(
     source: str,
     record: Record = LABELED,
@@ -66,7 +86,7 @@ def load_documents(
     part: str = "train",
     max_errors: int = 0,
 ) -> Documents:
-    """Load documents from a file or folder (formats: `readers`), "stdlib", or a data set of the hub.
+    """Load documents from a file or folder (formats: `sources`), "stdlib", or a data set of the hub.
 
     Columns that are not named are recognized (`find_columns`). Documents without text are skipped.
 
@@ -83,56 +103,59 @@ def load_documents(
     """
     needs_label = bool(record.features)
     origin = find_source(source, part, options, whole=needs_label, labeled=needs_label)
-    sample = _sample(origin)
-    if not sample:
-        raise InputError(f"{source}: holds no rows")
-    is_table = any(row.of_table for row in sample) and origin.name != STDLIB
+    noticed = _Noticed()
+    rows = origin.rows(noticed.notes.append)
+    good, seen = sample_of(rows)
+    if not good:
+        raise located(seen[0]) if seen else InputError(f"{source}: holds no rows")
+    is_table = any(row.kind != "text" for row in good)
     if not is_table and record.usual.called != USUAL.called:
         one, two = record.usual.called
         raise InputError(f"{source}: holds only texts; give a table with a {one} and a {two} column")
-    if not is_table and needs_label and not any("label" in row.values for row in sample):
+    if not is_table and needs_label and not any("label" in row.values for row in good):
         table = ", or name a table .csv or .tsv, words with tags .conll" if Path(source).is_file() else ""
         raise InputError(f"{source}: no labels; put the files of each label into a folder named after it{table}")
-    columns = find_columns(
-        sample, source, options, usual=record.usual, needs_label=needs_label, several_labels=record.several_labels
-    )
-    sentence = sentence_column(sample, columns, source) if record.of_words and is_table else None
-    stored = _store(origin, record, columns, sentence)
-    _check_errors(stored.problems, len(stored.dataset), source, max_errors)
-    if not len(stored.dataset):
-        raise InputError(f"{source}: no row of the {stored.empty:,} has any text in column {columns.text!r}")
-    notes = [*stored.notes, *filter(None, [columns.reason if is_table else origin.note])]
-    if sentence is not None:
-        notes.append(f"one word a row: sentences by column {sentence!r}")
-    if stored.empty:
-        notes.append(f"skipped {_count(stored.empty)} without text")
-    if stored.replaced:
-        notes.append(f"{_count(stored.replaced)} with half a character, a lone surrogate; U+FFFD stands in for it")
-    if stored.problems:
-        rows = f"{len(stored.problems):,} row{'' if len(stored.problems) == 1 else 's'}"
-        notes.append(f"left out {rows} that cannot be read: {'; '.join(stored.problems[:_SHOWN])}")
-    label = columns.label or ""
-    several = record.several_labels and "," in label and label not in sample[0].values
-    names = tuple(label.split(",")) if several else ()
-    dataset = _without_fractions(stored.dataset) if record.features.get("label") in _LABELS else stored.dataset
-    if names:
-        dataset = _with_known_labels(dataset, names, source, notes)
-    elif record.several_labels:
-        written = Counter(cell for row in dataset["unknown"][:] for cell in row)
-        if unknown := written.pop(NULL, 0):
-            if unknown == len(dataset):
-                raise InputError(f"{source}: no row has labels in column {label!r}: all are null")
-            notes.append(f"left out {_count(unknown)} of which {label!r} is null; [] says that there is none")
-            dataset = dataset.select([i for i, row in enumerate(dataset["unknown"][:]) if NULL not in row])
-        notes.extend(f"column {label!r} holds {cell!r} in {count:,} rows: no label" for cell, count in written.items())
-    return Documents(
-        dataset,
-        origin.name,
-        notes,
-        columns.used if is_table else {},
-        tuple(name for name in origin.parts if name != part),
-        names,
-    )
+    columns = find_columns(good, source, options, record, needs_label=needs_label)
+    dataset, noticed = _stored(origin, chain(seen, rows), record, columns, noticed)
+    first = "; ".join(noticed.problems)
+    if noticed.bad > max_errors:
+        if noticed.bad == 1:
+            raise InputError(first)
+        more = f"; and {noticed.bad - _SHOWN:,} more" if noticed.bad > _SHOWN else ""
+        count = f"{noticed.bad:,} of {len(dataset) + noticed.empty + noticed.bad:,} rows cannot be read"
+        raise InputError(f"{source}: {count}: {first}{more}; --max-errors {noticed.bad} leaves them out")
+    if not len(dataset):
+        raise InputError(f"{source}: no row of the {noticed.empty:,} has any text in column {columns.text!r}")
+    notes = [*dict.fromkeys(noticed.notes), *filter(None, [columns.reason if is_table else origin.note])]
+    if columns.sentence is not None:
+        notes.append(f"one word a row: sentences by column {columns.sentence!r}")
+    if noticed.empty:
+        notes.append(f"skipped {counted(noticed.empty)} without text")
+    if noticed.replaced:
+        notes.append(f"{counted(noticed.replaced)} with half a character, a lone surrogate; U+FFFD stands in for it")
+    if noticed.bad:
+        notes.append(f"left out {counted(noticed.bad, 'row')} that cannot be read: {first}")
+    if record.features.get("label") in _LABELS:
+        dataset = _without_fractions(dataset)
+    names: tuple[str, ...] = ()
+    if record.several_labels:
+        label = columns.label or ""
+        names = tuple(label.split(",")) if "," in label and not any(label in row.values for row in good) else ()
+        dataset = _with_known_labels(dataset, label, names, source, notes)
+    used = columns.used if is_table and source != STDLIB else {}
+    return Documents(dataset, origin.name, notes, used, tuple(name for name in origin.parts if name != part), names)
+
+
+def sample_of(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """The first rows that can be read, and all that there are up to the last of them."""
+    good, seen = list[Row](), list[Row]()
+    for row in rows:
+        seen.append(row)
+        if not isinstance(row.values, InputError):
+            good.append(row)
+        if len(good) == SAMPLE_ROWS:
+            break
+    return good, seen
 
 
 @contextmanager
@@ -149,115 +172,86 @@ def quiet() -> Iterator[None]:
             enable_progress_bars()
 
 
-class _Stored(NamedTuple):
-    """Documents in an Arrow file; how many were empty or had characters replaced; what could not be read; notes."""
-
-    dataset: Dataset
-    empty: int
-    replaced: int
-    problems: list[str]
-    notes: list[str]
-
-
-def _sample(origin: DocumentSource) -> list[Row]:
-    """The first rows that can be read; if there are none, the first problem is raised."""
-    problems: list[InputError] = []
-    report = ReadReport(on_bad=lambda where, problem: problems.append(problem))
-    sample = list(islice(origin.rows(report), SAMPLE_ROWS))
-    if problems and not sample:
-        raise problems[0]
-    return sample
-
-
-def _store(source: DocumentSource, record: Record, columns: ChosenColumns, sentence: str | None) -> _Stored:
-    """The documents in an Arrow file, perhaps from the cache.
-
-    What was noticed of each row is stored with it, so that a cached file tells it as well.
-    """
-    marks = {"empty": Value("bool"), "replaced": Value("bool"), "problem": Value("string"), "note": Value("string")}
-    features = {"text": Value("string"), **record.features, **marks}
-    if columns.group is not None:
-        features["group"] = Value("string")
-    key = [sentence, str(features), [file.read_text(encoding="utf-8") for file in sorted(READING.rglob("*.py"))]]
-    try:
-        with quiet():
-            dataset = Dataset.from_generator(
-                lambda: _records(source, record, columns, sentence, list(features)),
-                features=Features(features),
-                fingerprint=Hasher.hash([source.version, tuple(columns), _file_states(source, columns), *key]),
-                writer_batch_size=_WRITER_BATCH,
-            )
-    except DatasetGenerationError as error:
-        raise (error.__cause__ or error) from None
-    empty, replaced = (dataset.data.column(name).to_numpy() for name in ("empty", "replaced"))
-    told = {name: dataset.data.column(name).drop_null().to_pylist() for name in ("problem", "note")}
-    unread = ~dataset.data.column("problem").is_null().to_numpy() | ~dataset.data.column("note").is_null().to_numpy()
-    dataset = dataset.remove_columns(list(marks))
-    if (empty | unread).any():
-        dataset = dataset.select(np.flatnonzero(~(empty | unread)))
-    return _Stored(dataset, int(empty.sum()), int(replaced.sum()), told["problem"], told["note"])
-
-
-def _file_states(source: DocumentSource, columns: ChosenColumns) -> list[object]:
-    """What tells whether a file has changed of which the text column has the name."""
-    if columns.files is None:
-        return []
-    rows = source.rows(ReadReport(on_bad=lambda where, problem: None))
-    return [columns.files.state(row.cell(columns.text)) for row in rows]
-
-
-def _records(
-    source: DocumentSource, record: Record, columns: ChosenColumns, sentence: str | None, names: list[str]
-) -> Iterator[dict[str, object]]:
-    nothing: dict[str, object] = {**dict.fromkeys(names), "empty": False, "replaced": False}
-    problems: list[str] = []
-    report = ReadReport(on_bad=lambda where, problem: problems.append(str(problem)))
-    rows, replaced = source.rows(report), 0
-    if sentence is not None:
-        rows = joined_sentences(rows, columns, sentence)
-    for row in rows:
+def _stored(
+    source: DocumentSource, rows: Iterable[Row], record: Record, columns: ChosenColumns, noticed: _Noticed
+) -> tuple[Dataset, _Noticed]:
+    """The documents in an Arrow file, perhaps from the cache, and what was noticed of their rows."""
+    group = {} if columns.group is None else {"group": Value("string")}
+    features = Features({"text": Value("string"), **record.features, **group})
+    code = [file.read_text(encoding="utf-8") for file in sorted(READING.rglob("*.py"))]
+    key = hashlib.sha256(repr((source.version, columns, features, code)).encode()).hexdigest()[:32]
+    folder = Path(datasets.config.HF_DATASETS_CACHE, "documents")
+    path = folder / f"{key}.arrow"
+    # Files that a table names may have changed: what was read of them is known by its content.
+    if columns.folder is not None or not path.with_suffix(".json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f"{key}.{uuid4().hex}"  # of this process, which may not be the only one
         try:
-            values = record.read(row, columns)
-            group = {"group": columns.group_of(row)} if columns.group is not None and values["text"] else {}
-            marks = {"empty": not values["text"], "replaced": report.replaced > replaced}
-            yield {**nothing, **values, **group, **marks}
+            with pyarrow.RecordBatchStreamWriter(str(unfinished), features.arrow_schema) as writer:
+                documents = _documents(rows, record, columns, noticed)
+                while batch := list(islice(documents, _WRITER_BATCH)):
+                    writer.write_batch(pyarrow.RecordBatch.from_pylist(batch, features.arrow_schema))
+            if columns.folder is not None:
+                with unfinished.open("rb") as content:
+                    key = hashlib.file_digest(content, "sha256").hexdigest()[:32]
+                path = folder / f"{key}.arrow"
+            unfinished.replace(path)
+            unfinished.write_text(json.dumps(asdict(noticed)), encoding="utf-8")
+            unfinished.replace(path.with_suffix(".json"))
+        finally:
+            unfinished.unlink(missing_ok=True)
+    dataset = Dataset.from_file(str(path))
+    dataset._fingerprint = key
+    return dataset, _Noticed(**json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+
+
+def _documents(
+    rows: Iterable[Row], record: Record, columns: ChosenColumns, noticed: _Noticed
+) -> Iterator[dict[str, Any]]:
+    """The record of each row that has text; the others are counted, and the first problems kept."""
+    for row in rows if columns.sentence is None else joined_sentences(rows, columns):
+        try:
+            if isinstance(row.values, InputError):
+                raise row.values
+            document = record.read(row, columns)
+            if document["text"] and columns.group is not None:
+                document["group"] = columns.group_of(row)
         except InputError as problem:
-            problems.append(str(problem))
-        replaced = report.replaced
-        yield from ({**nothing, "problem": problem} for problem in problems)
-        problems.clear()
-    yield from ({**nothing, "problem": problem} for problem in problems)
-    yield from ({**nothing, "note": note} for note in report.notes)
+            noticed.bad += 1
+            if len(noticed.problems) < _SHOWN:
+                noticed.problems.append(str(located(row, problem)))
+            continue
+        noticed.empty += not document["text"]
+        noticed.replaced += row.replaced
+        if document["text"]:
+            yield document
 
 
-def _check_errors(problems: list[str], documents: int, source: str, most: int) -> None:
-    """Raise an `InputError` with the first rows that could not be read, if there are more than ``most``."""
-    if len(problems) <= most:
-        return
-    if len(problems) == 1:
-        raise InputError(problems[0])
-    more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
-    raise InputError(
-        f"{source}: {len(problems):,} of {documents + len(problems):,} rows cannot be read: "
-        f"{'; '.join(problems[:_SHOWN])}{more}; --max-errors {len(problems)} leaves them out"
-    )
-
-
-def _with_known_labels(dataset: Dataset, names: Sequence[str], source: str, notes: list[str]) -> Dataset:
+def _with_known_labels(dataset: Dataset, column: str, names: Sequence[str], source: str, notes: list[str]) -> Dataset:
     """The documents of which some label is known; ``notes`` are told of labels that are not."""
-    known = np.flatnonzero([len(unknown) < len(names) for unknown in dataset["unknown"][:]])
+    unknown = dataset["unknown"][:]
+    if not names:
+        written = Counter(cell for row in unknown for cell in row)
+        if nulls := written.pop(NULL, 0):
+            if nulls == len(dataset):
+                raise InputError(f"{source}: no row has labels in column {column!r}: all are null")
+            notes.append(f"left out {counted(nulls)} of which {column!r} is null; [] says that there is none")
+            dataset = dataset.select([number for number, row in enumerate(unknown) if NULL not in row])
+        notes.extend(f"column {column!r} holds {cell!r} in {count:,} rows: no label" for cell, count in written.items())
+        return dataset
+    known = np.flatnonzero([len(row) < len(names) for row in unknown])
+    if not len(known):
+        raise InputError(f"{source}: all cells in the columns of the labels ({', '.join(names)}) are empty")
     if len(known) < len(dataset):
-        if not len(known):
-            raise InputError(f"{source}: all cells in the columns of the labels ({', '.join(names)}) are empty")
-        notes.append(f"left out {_count(len(dataset) - len(known))} of which no label is known")
+        notes.append(f"left out {counted(len(dataset) - len(known))} of which no label is known")
         dataset = dataset.select(known)
-    having, unknown = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
-    if unknown:
-        counts = [f"{name}: {unknown[name]:,} of {len(dataset):,} rows unknown" for name in names if unknown[name]]
+    having, missing = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
+    if missing:
+        counts = [f"{name}: {missing[name]:,} of {len(dataset):,} rows unknown" for name in names if missing[name]]
         more = f", … ({len(counts):,} labels in all)" if counts[_LISTED:] else ""
         notes.append(f"empty cells are neither learned nor scored; {', '.join(counts[:_LISTED])}{more}")
     for name in names:
-        if not having[name] and unknown[name] < len(dataset):
+        if not having[name] and missing[name] < len(dataset):
             notes.append(f"no document has the label {name!r}, whose column holds only zeros: it is learned as such")
     return dataset
 
@@ -273,7 +267,3 @@ def _without_fractions(dataset: Dataset) -> Dataset:
 
     with quiet():
         return dataset.map(lambda label: {"label": whole(label)}, input_columns=["label"])
-
-
-def _count(number: int) -> str:
-    return f"{number:,} document{'' if number == 1 else 's'}"

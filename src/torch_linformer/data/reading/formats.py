@@ -1,18 +1,20 @@
-"""The formats of files, by their suffixes; files opened as bytes, compressed or not; what the files of a folder are."""
+"""Files: their suffixes, those of a folder, and how they are opened: as bytes, unpacked, or as text, decoded."""
 
+import codecs
 import io
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.errors import InputError, first_line
 
 CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", *CONLL_SUFFIXES)
-PART_SUFFIXES = (".train", ".dev", ".test", ".testa", ".testb")  # of words with tags, as CoNLL-2003 is divided
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst")
 SHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 BINARY_SUFFIXES = frozenset(
@@ -20,21 +22,28 @@ BINARY_SUFFIXES = frozenset(
     | {".odt", ".orc", ".pdf", ".pickle", ".pkl", ".png", ".ppt", ".pptx", ".pt", ".safetensors", ".sqlite", ".tar"}
     | {".tgz", ".xz", ".zip", *SHEETS}
 )
-_FORMATS = f"{', '.join(TABLE_SUFFIXES)}, plain text, or a folder with one folder per label"
+VECTORS = "linformer_search.json"  # in a folder of vectors that a search has written: it holds no documents
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")  # what Windows and macOS leave in folders
 SNIFFED_BYTES = 8192  # git looks this far for the NUL byte that no text holds
 MOST_UNFOLDED = 200  # times the size of a file; text is compressed to a third or a tenth, much repeated to less
-# What the parts of a data set are called, as `datasets` recognizes them, and CoNLL-2003.
-PARTS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev", "development", "testa"),
-    "test": ("test", "testing", "eval", "evaluation", "testb"),
+_MARKS = {  # UTF-16's after UTF-32's, which begins like it
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
 }
-_FOLDER_OF_PART = re.compile(r"[a-z]+([-_.]\d+(-of-\d+)?)?", re.IGNORECASE)  # train, train-00000-of-00002
-_BETWEEN_WORDS = re.compile(r"[-_. \d]+")  # of a file's name: reviews_train.csv, de_gsd-ud-dev.conllu, wiki.test.tokens
-_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")  # what Windows and macOS leave in folders
-VECTORS = "linformer_search.json"  # in a folder of vectors that a search has written: it holds no documents
-_TEXTS_OF_PARTS = (".txt", ".tokens")
-ABOUT_DATA = re.compile(r"(readme|licen[sc]e|copying|notice|citation|changelog|authors)\b.*", re.IGNORECASE)
+# What text is still found in. DOS and Mac code pages, which fit any bytes, have to be named.
+_ENCODINGS = [
+    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "iso8859_2", "iso8859_5"),
+    *("koi8_r", "gb18030", "big5", "shift_jis", "euc_jp", "euc_kr"),
+]
+_EQUAL = 0.05, 0.06  # differences in chaos and coherence between two encodings that decide nothing
+_EQUAL_TO_USUAL = 0.15, 0.12  # likewise against the most usual one: a lone "à" of French counts as chaos
+_MOST_CHAOS = 0.15  # of an encoding in which no language is told: Mac Roman read as cp1252 is "ŽtŽ" for "été"
+_DETECTED_BYTES = 2**16  # of lines that are not UTF-8
+_SHOWN_LINES = 20  # of each file of a folder
+_PIECE = 2**20  # bytes read at once
 
 
 def file_suffix(path: Path) -> str:
@@ -50,11 +59,37 @@ def file_stem(path: Path) -> str:
     return (Path(path.stem) if path.suffix.lower() in COMPRESSED_SUFFIXES else path).stem
 
 
+def not_text(name: str | Path) -> InputError:
+    """The error for a file that cannot be read as text."""
+    if file_suffix(Path(name)) in SHEETS:
+        return InputError(f"{name}: sheets are not read; save the one you want as CSV in UTF-8")
+    known = f"{', '.join(TABLE_SUFFIXES)}, plain text, or a folder with one folder per label"
+    return InputError(f"{name}: not text, nor another known format; known are {known}, and these as .gz, .bz2, .zst")
+
+
+def unreadable(name: str | Path, error: OSError) -> InputError:
+    """The error for a file that is missing or cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{name}: no such file or folder")
+    return InputError(f"{name}: cannot be read ({error.strerror or first_line(error)})")
+
+
+# Bytes
+
+
+def most_unfolded(path: Path) -> int:
+    """The bytes to which a file may unfold: those of the memory, or `MOST_UNFOLDED` times its own."""
+    from torch_linformer.measuring.machine import memory_bytes
+
+    return max(MOST_UNFOLDED * path.stat().st_size, memory_bytes())
+
+
 @contextmanager
 def open_bytes(path: Path) -> Iterator["io.BufferedReader[Any]"]:
     """A file as bytes, uncompressed.
 
-    One that unfolds to more than the memory and `MOST_UNFOLDED` times its size is an `InputError`.
+    Raises:
+        InputError: it is damaged, or unfolds to more than `most_unfolded` bytes.
     """
     if path.suffix.lower() not in COMPRESSED_SUFFIXES:
         with path.open("rb") as file:
@@ -65,29 +100,6 @@ def open_bytes(path: Path) -> Iterator["io.BufferedReader[Any]"]:
             yield stream
     except OSError as error:
         raise InputError(f"{path}: not a readable {path.suffix} file ({first_line(error)}); write it again") from None
-
-
-class NotText(InputError):
-    """A file is not text."""
-
-
-def not_text(name: str | Path) -> NotText:
-    """The error for a file that cannot be read as text."""
-    return NotText(f"{name}: not text, nor another known format; known are {_FORMATS}, and these as .gz, .bz2, .zst")
-
-
-def unreadable(name: str | Path, error: OSError) -> InputError:
-    """The error for a file that is missing or cannot be read."""
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{name}: no such file or folder")
-    return InputError(f"{name}: cannot be read ({error.strerror or first_line(error)})")
-
-
-def most_unfolded(path: Path) -> int:
-    """The bytes to which a file may unfold: those of the memory, or `MOST_UNFOLDED` times its own."""
-    from torch_linformer.measuring.machine import memory_bytes
-
-    return max(MOST_UNFOLDED * path.stat().st_size, memory_bytes())
 
 
 class _Unfolded(io.RawIOBase):
@@ -115,72 +127,26 @@ class _Unfolded(io.RawIOBase):
         super().close()
 
 
-@dataclass(frozen=True)
-class FolderFile:
+# Folders
+
+
+class FolderFile(NamedTuple):
     """A file, and the name of the folder that it lies in, directly below the one that is read, if any."""
 
     path: Path
     label: str | None
 
 
-def parts_of(root: Path) -> dict[str, list[Path]]:
-    """The entries of each part of a folder that holds a data set in parts; empty for any other folder.
-
-    It does where there is one for training and one for validation or test: folders, tables, or all of its texts.
-    """
-    inside = entries(root)
-    texts = [entry for entry in inside if _is_text(entry)]
-    for candidates in ([entry for entry in inside if entry not in texts], texts):
-        parts: dict[str, list[Path]] = {}
-        for entry in candidates:
-            parts.setdefault(_part(entry), []).append(entry)
-        others = parts.pop("", [])
-        if "train" in parts and len(parts) > 1 and not (candidates is texts and others):
-            return {part: parts[part] for part in PARTS if part in parts}
-    return {}
-
-
-def _is_text(entry: Path) -> bool:
-    """Whether an entry is a text that may be a part, and none about the data."""
-    return entry.is_file() and file_suffix(entry) in _TEXTS_OF_PARTS and not ABOUT_DATA.fullmatch(entry.name)
-
-
-def _part(entry: Path) -> str:
-    """The part that an entry is called after; "" where it is none, or may be two."""
-    if entry.is_dir():
-        may_be_part = _FOLDER_OF_PART.fullmatch(entry.name) is not None
-    else:
-        is_table = file_suffix(entry) in (*TABLE_SUFFIXES, *PART_SUFFIXES) and not is_special(entry)
-        may_be_part = is_table or _is_text(entry)
-    words = {*_BETWEEN_WORDS.split(entry.name.lower())} if may_be_part else set[str]()
-    called = [part for part, names in PARTS.items() if words & {*names}]
-    return called[0] if len(called) == 1 else ""
-
-
 def folder_files(root: Path) -> Iterator[FolderFile]:
-    """Every file below `root`, sorted; hidden files and folders are passed over."""
+    """A file by itself, or every one below a folder, sorted; hidden files and folders are passed over."""
+    if not root.is_dir():
+        yield FolderFile(root, None)
+        return
     for entry in entries(root):
         if entry.is_dir():
             yield from (FolderFile(file, entry.name) for file in _files_below(entry))
         else:
             yield FolderFile(entry, None)
-
-
-def is_special(path: Path) -> bool:
-    """Whether a path is a pipe, a socket or a device: reading it may never end."""
-    return path.exists() and not (path.is_file() or path.is_dir())
-
-
-def shard_suffix(files: Sequence[Path]) -> str | None:
-    """The suffix of a folder's files if they are all tables of one kind; None otherwise."""
-    suffixes = {file_suffix(file) for file in files}
-    return suffixes.pop() if len(suffixes) == 1 and suffixes <= {*TABLE_SUFFIXES} else None
-
-
-def entries(folder: Path) -> list[Path]:
-    """The files and folders in a folder that are not hidden, nor a system's own or a search's, sorted."""
-    inside = (entry for entry in folder.iterdir() if entry.name.lower() not in _OF_SYSTEMS)
-    return sorted(entry for entry in inside if not (entry.name.startswith(".") or (entry / VECTORS).is_file()))
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -190,3 +156,161 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield entry
         elif not entry.is_symlink():
             yield from _files_below(entry)
+
+
+def entries(folder: Path) -> list[Path]:
+    """The files and folders in a folder that are not hidden, nor a system's own or a search's, sorted."""
+    inside = (entry for entry in folder.iterdir() if entry.name.lower() not in _OF_SYSTEMS)
+    return sorted(entry for entry in inside if not (entry.name.startswith(".") or (entry / VECTORS).is_file()))
+
+
+# Text
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to be read, what the user says of it, and where to tell how; ``encoding`` is None where it is no text."""
+
+    path: Path
+    options: DataOptions
+    note: Callable[[str], object]
+    encoding: str | None
+
+    @contextmanager
+    def open(self) -> Iterator[TextIO]:
+        """The file as text with its line ends; bytes of another encoding become lone surrogates: `check_decoded`."""
+        if self.encoding is None:
+            raise not_text(self.path)
+        with open_bytes(self.path) as stream, decoded(stream, self.path, self.encoding) as text:
+            yield text
+
+
+@contextmanager
+def decoded(stream: BinaryIO, name: str | Path, encoding: str) -> Iterator[TextIO]:
+    """Bytes as text with its line ends; see `File.open`."""
+    try:
+        yield io.TextIOWrapper(stream, encoding, "strict" if _is_wide(encoding) else "surrogateescape", newline="")
+    except UnicodeError as error:
+        reason = getattr(error, "reason", error)  # UTF-16 without its mark has none
+        raise InputError(f"{name}: not {encoding} ({reason}); name another with --encoding") from None
+
+
+def open_file(path: Path, options: DataOptions, note: Callable[[str], object]) -> File:
+    """A file by itself.
+
+    Raises:
+        InputError: it cannot be read, or its encoding cannot be told.
+    """
+    encodings, problems = find_encodings([path], str(path), options, note)
+    if path in problems:
+        raise problems[path]
+    return File(path, options, note, encodings[path])
+
+
+def find_encodings(
+    paths: Iterable[Path], source: str, options: DataOptions, note: Callable[[str], object]
+) -> tuple[dict[Path, str | None], dict[Path, InputError]]:
+    """The encoding of each file: the one that is named, its byte order mark's, UTF-8, or one detected.
+
+    Those that are not UTF-8 are detected together, as one alone may be too short to tell it by; None for what is no
+    text. Second, why some files cannot be read.
+
+    Raises:
+        InputError: two encodings fit these files equally, or none does.
+    """
+    encodings, problems, damaged = dict[Path, str | None](), dict[Path, InputError](), dict[Path, tuple[bytes, ...]]()
+    for path in paths:
+        try:
+            state = path.stat()
+            found = _scan(path, options.encoding, state.st_size, state.st_mtime_ns)
+        except OSError as error:
+            problems[path] = unreadable(path, error)
+        except InputError as error:
+            problems[path] = error
+        else:
+            encodings[path] = found.encoding
+            if found.is_told:
+                note(f"{path}: read as {str(found.encoding).upper()}, by its byte order mark")
+            if found.damaged:
+                damaged[path] = found.damaged
+    if damaged:
+        together = source if [*encodings, *problems] == [*damaged] else f"{len(damaged):,} files of {source}"
+        shown = None if together == source else _SHOWN_LINES
+        sample = b"".join(line for lines in damaged.values() for line in lines[:shown])
+        name, word = _detected(together, sample[:_DETECTED_BYTES])
+        encodings |= dict.fromkeys(damaged, name)
+        note(f"{together}: read as {name}, as detected ({word!r}); --encoding names another")
+    return encodings, problems
+
+
+class _Found(NamedTuple):
+    """The encoding of a file, if it is text; whether to tell it; its lines that are not of UTF-8, if most are not."""
+
+    encoding: str | None
+    is_told: bool = False
+    damaged: tuple[bytes, ...] = ()
+
+
+@lru_cache(maxsize=4096)
+def _scan(path: Path, named: str | None, size: int, modified: int) -> _Found:
+    if file_suffix(path) in (*BINARY_SUFFIXES, ".parquet"):
+        return _Found(None)
+    with open_bytes(path) as stream:
+        head = stream.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]
+        mark = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+        if mark is not None and (named is None or mark.startswith(codecs.lookup(named).name[:6])):
+            return _Found(mark, is_told=named is None and mark != "utf-8-sig")
+        if b"\0" in head and not _is_wide(named):
+            return _Found(None)
+        if named is not None:
+            return _Found(named)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            for chunk in chain(iter(partial(stream.read, _PIECE), b""), [b""]):
+                decoder.decode(chunk, final=not chunk)
+            return _Found("utf-8")
+        except UnicodeDecodeError:
+            pass
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    good = bad = held = 0
+    last, damaged = b"", list[bytes]()
+    with open_bytes(path) as stream:
+        for line in chain(iter(partial(stream.readline, _PIECE), b""), [b""]):
+            try:
+                good += not decoder.decode(line, final=not line).encode().isascii()
+            except UnicodeEncodeError:
+                bad += 1
+                if held < _DETECTED_BYTES:
+                    damaged.append(line or last)
+                    held += len(line)
+            last = line
+    # Where most lines are UTF-8, the rows of the others are found when they are read.
+    return _Found("utf-8", damaged=() if good >= bad else tuple(damaged))
+
+
+def _is_wide(encoding: str | None) -> bool:
+    """Whether an encoding has several bytes for every character, so that NUL is in most texts."""
+    return (encoding or "").lower().replace("_", "-").startswith(("utf-16", "utf-32"))
+
+
+def _detected(source: str, sample: bytes) -> tuple[str, str]:
+    """The encoding in which lines of files are text, if that can be told, and a word that shows it."""
+    from charset_normalizer import from_bytes
+
+    matches, readings = list(from_bytes(sample, cp_isolation=_ENCODINGS)), dict[str, str]()
+    for match in matches if matches and (matches[0].coherence or matches[0].chaos <= _MOST_CHAOS) else []:
+        # The most usual of the encodings that read the same.
+        name = next(name for name in _ENCODINGS if name in match.could_be_from_charset)
+        chaos, coherence = _EQUAL_TO_USUAL if name == _ENCODINGS[0] else _EQUAL
+        if match.chaos - matches[0].chaos <= chaos and matches[0].coherence - match.coherence <= coherence:
+            readings.setdefault(str(match), name)
+    if not readings:
+        raise InputError(f"{source}: neither UTF-8 nor an encoding that can be detected; name it with --encoding")
+    texts = {name: text for text, name in readings.items()}
+    names = [name for name in _ENCODINGS if name in texts][:4]
+    words = list(zip(*([word for word in texts[name].split() if not word.isascii()] for name in names), strict=False))
+    if len(names) > 1:  # shown by the word that tells the first two, or else most of them, apart
+        word = max(words, key=lambda word: (word[0] != word[1], len({*word})), default=[*texts.values()])
+        several = " as ".join(f"{name} ({word[:40]!r})" for name, word in zip(names, word, strict=False))
+        raise InputError(f"{source}: not UTF-8, and reads as well as {several}; name the right one with --encoding")
+    return names[0], words[0][0][:40] if words else ""

@@ -1,10 +1,13 @@
+import copy
 import json
 
 import pytest
 
+from torch_linformer.data.reading import readers
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.json_rows import is_object
+from torch_linformer.data.reading.readers import is_object, squad_rows
+from torch_linformer.errors import InputError
 
 TABLE = [{"text": "first, one", "label": "a"}, {"text": 'second "two"\nlines', "label": "b"}]
 
@@ -78,7 +81,9 @@ def test_bytes_of_another_encoding_make_a_bad_row(write, read):
         "t.json", b'[{"text": "caf\xe9"}, {"text": "na\xc3\xafve"},\n{"text": "\xc3\xa9"}, {"text":\n"\xc3\xa9"}]'
     )
     outcome = read(array)
-    assert outcome.rows == [] and outcome.problems[0].startswith(f"{array}: holds bytes that are not UTF-8 (")
+    assert len(outcome.rows) == 3 and outcome.problems[0].startswith(
+        f"{array}, item 1: holds bytes that are not UTF-8 ("
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,9 @@ def test_what_is_no_object_in_an_array_leaves_the_others(write, read):
         assert outcome.problems == [f"{path}, item 2: expected a JSON object, found int"]
 
 
-@pytest.mark.parametrize("content", ['[{"text": "x"}', '{\n"text": "x"', "nothing"])
+@pytest.mark.parametrize(
+    "content", ['[{"text": "x"}', '[{"text": "x"}]]', '[{"text": "x"} 3]', '{\n"text": "x"', "nothing"]
+)
 def test_what_is_no_json(write, read, content):
     path = write("t.json", content)
     (problem,) = read(path).problems
@@ -124,6 +131,20 @@ def test_the_one_array_of_objects_within_a_value(write, read, name):
     path = write("t.json", json.dumps({"version": 1, "tags": ["a"], name: TABLE, "empty": []}, indent=1))
     outcome = read(path)
     assert outcome.rows == TABLE and outcome.notes == [f"{path}: a row is an object in {name!r}"]
+
+
+@pytest.mark.parametrize("text", ["a", "x" * 50])
+def test_an_array_is_read_item_by_item(write, monkeypatch, read, text):
+    monkeypatch.setattr(readers, "_READ", 7)
+    monkeypatch.setattr(readers, "_PIECE", 3)
+    monkeypatch.setattr(readers, "memory_bytes", lambda: 2000)  # of which an object may have a sixteenth
+    rows = [{"text": text, "label": number} for number in range(200)]
+    assert read(write("t.json", json.dumps(rows))).rows == rows
+    assert [row["a"] for row in read(write("n.json", '[{"a": 1}, 234567, {"a": 7654321}]')).rows] == [1, 7654321]
+    outcome = read(write("u.json", json.dumps([*rows, {"text": "x" * 400}, *rows])))
+    assert len(outcome.rows) == 200 and "holds more than" in outcome.problems[0]
+    twice = read(write("v.json", '[{"text": "a"}, {"text": "b", "text": "c"}, {"text": "d"}]'))
+    assert [row["text"] for row in twice.rows] == ["a", "d"] and "two values are called 'text'" in twice.problems[0]
 
 
 def test_several_arrays_are_refused(write, read):
@@ -198,3 +219,126 @@ def test_options_reach_the_rows(write):
 @pytest.mark.parametrize(("line", "is_one"), [('{"a": 1}', True), ("[1]", False), ("{", False), ("[" * 100_000, False)])
 def test_what_is_an_object(line, is_one):
     assert is_object(line) is is_one
+
+
+# SQuAD
+
+ANSWER = {"text": "b", "answer_start": 2}
+QUESTION = {"id": "q1", "question": "What?", "answers": [ANSWER]}
+CONTENT = {"data": [{"paragraphs": [{"context": "a b", "qas": [QUESTION]}]}]}
+
+
+def changed(path, value=None):
+    """CONTENT with the value at `path` replaced, or taken away."""
+    content = copy.deepcopy(CONTENT)
+    *inner, last = path
+    place = content
+    for key in inner:
+        place = place[key]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return content
+
+
+PARAGRAPH = ("data", 0, "paragraphs", 0)
+ASKED = (*PARAGRAPH, "qas", 0)
+
+
+def test_rows():
+    content = changed((*PARAGRAPH, "qas"), [QUESTION, {**QUESTION, "id": 2, "answers": [ANSWER, ANSWER]}])
+    common = {"question": "What?", "context": "a b"}
+    assert [(row.values, row.where) for row in squad_rows(content["data"], "t.json")] == [
+        ({"id": "q1", **common, "answers": {"text": ["b"], "answer_start": [2]}}, "t.json, question q1"),
+        ({"id": "2", **common, "answers": {"text": ["b"] * 2, "answer_start": [2] * 2}}, "t.json, question 2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "answers"),
+    [
+        ({"answers": []}, {"text": [], "answer_start": []}),
+        ({"is_impossible": True}, {"text": [], "answer_start": []}),
+        ({"is_impossible": False}, {"text": ["b"], "answer_start": [2]}),
+    ],
+)
+def test_questions_without_an_answer(change, answers):
+    values = next(squad_rows(changed(ASKED, {**QUESTION, **change})["data"], "t.json")).values
+    assert values["answers"] == answers
+
+
+def test_questions_still_to_be_answered_have_no_answers():
+    values = next(squad_rows(changed((*ASKED, "answers"))["data"], "t.json")).values
+    assert values == {"id": "q1", "question": "What?", "context": "a b"}
+    values = next(
+        squad_rows(changed(ASKED, {"id": "q1", "question": "?", "is_impossible": True})["data"], "t.json")
+    ).values
+    assert values["answers"] == {"text": [], "answer_start": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("data",), [{}, {"paragraphs": []}]),
+        (PARAGRAPH, 3),
+        ((*PARAGRAPH, "context"), None),
+        ((*PARAGRAPH, "qas"), {}),
+        *(
+            ((*ASKED, *path), value)
+            for path, value in [
+                (("id",), None),
+                (("id",), True),
+                (("question",), None),
+                (("question",), 3),
+                (("answers",), ANSWER),
+                (("answers", 0, "text"), None),
+                (("is_impossible",), "false"),
+            ]
+        ),
+    ],
+)
+def test_what_is_not_as_in_squad_leaves_the_others(path, value):
+    content = changed(path, value)
+    other = {"paragraphs": [{"context": "c", "qas": [{"id": "q2", "question": "Who?"}]}]}
+    bad, good = squad_rows([*content["data"][:1], other], "t.json")
+    assert isinstance(bad.values, InputError) and str(bad.values).startswith("not as in SQuAD: ")
+    assert "data[0]" in bad.where or "question q1" in bad.where
+    assert good.values == {"id": "q2", "question": "Who?", "context": "c"}
+
+
+@pytest.mark.parametrize("indent", [None, 1], ids=["one-line", "many-lines"])
+@pytest.mark.parametrize("mark", ["", "\ufeff\r\n "], ids=["plain", "marked"])
+def test_files(write, read, indent, mark):
+    content = changed((*PARAGRAPH, "context"), "The café is élegant.")
+    path = write("dev.json", mark + json.dumps(content, indent=indent) + "\n")
+    outcome = read(path)
+    answers = {"text": ["b"], "answer_start": [2]}
+    assert outcome.rows == [{"id": "q1", "question": "What?", "context": "The café is élegant.", "answers": answers}]
+    assert outcome.places == [f"{path}, question q1"] and outcome.problems == outcome.notes == []
+
+
+def test_places_of_answers_are_those_of_characters(write, read):
+    content = changed((*PARAGRAPH, "context"), "Größe b")
+    path = write("dev.json", json.dumps(content, ensure_ascii=False).encode("cp1252"))
+    assert read(path, encoding="cp1252").rows[0]["context"] == "Größe b"
+    half = changed((*PARAGRAPH, "context"), "caf\ud83d b")
+    outcome = read(write("half.json", json.dumps(half)))
+    assert outcome.rows[0]["context"] == "caf\ufffd b" and outcome.replaced == 1  # one character for another
+
+
+def test_files_that_are_damaged(write, read):
+    whole = json.dumps(CONTENT, indent=1)
+    for name, text in (("a.json", whole[:-2]), ("b.json", json.dumps(CONTENT)[:-2]), ("c.json", whole + "\n{}")):
+        path = write(name, text)
+        (problem,) = read(path).problems
+        assert problem.startswith(f"{path}: not valid JSON (")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[{"data": [1, {"paragraphs": 2}]}, {"text": "x"}], [{"data": "paragraphs"}], [{"text": "x", "data": []}]],
+    ids=["more lines", "no articles", "no data"],
+)
+def test_json_lines_that_resemble_squad_stay_lines(write, read, rows):
+    assert read(write("t.json", "\n".join(map(json.dumps, rows)))).rows == rows
