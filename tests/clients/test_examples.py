@@ -68,7 +68,7 @@ def check_linearize(found):
 
 
 def check_quickstart(found):
-    assert found["original, 32 windows, seconds"] > 0 and found["linear, one pass, seconds"] > 0
+    assert found["original, seconds"] > 0 and found["linear, seconds"] > 0
     assert 0.99 < found["cosine of the two vectors"] < 1
 
 
