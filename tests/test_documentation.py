@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 import typer
-from pages import python_blocks
+from pages import blocks, python_blocks
 
 from torch_linformer.cli.app import app, run
 
@@ -89,9 +89,8 @@ def test_python_of_the_first_pages_runs(page, minilm_package, tmp_path):
 
 @pytest.mark.usefixtures("minilm_package", "no_fresh_process")
 def test_commands_of_the_quickstart_run(tmp_path, datasets_cache):
-    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    commands = [shlex.split(line)[1:] for line in "".join(blocks).splitlines() if line.startswith("linformer ")]
+    shell = "".join(code for _, code in blocks("docs/quickstart.md", "sh")).replace("\\\n", " ")
+    commands = [shlex.split(line)[1:] for line in shell.splitlines() if line.startswith("linformer ")]
     assert {arguments[0] for arguments in commands} == {"search", "adapt", "embed", "train", "predict"}
     texts = {"refund": "wet mud of grey rain " * 9, "invoice": "warm sand and sun " * 9}
     names = {f"letters/{label}{number}.txt": label for number in range(120) for label in texts}
