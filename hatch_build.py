@@ -6,7 +6,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_IMAGE = re.compile(r"^!\[[^\]]*\]\((?!https:)([^)]+)\)\n\n", re.MULTILINE)
+_IMAGE = re.compile(r"^!\[[^\]]*\]\((?!https:)([^)]+)\)\n+", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https:)([^)]+)\)")
 
 

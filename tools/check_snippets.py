@@ -72,7 +72,7 @@ def main() -> None:
         files = sorted(map(str, folder.glob("*.py")))
         failed = False
         for command in (
-            ["mypy", "--strict", *files],
+            ["mypy", "--strict", "--allow-untyped-calls", *files],  # torch does not type all of its methods
             ["basedpyright", "--level", "error", "--pythonpath", sys.executable, "--project", name],
         ):
             done = subprocess.run(
