@@ -449,7 +449,7 @@ def test_columns_of_words_and_json_that_are_none(refused, workplace):
         refused, "train.conll", task="token-classify"
     )
     (workplace / "train.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
-    assert "expected an object with 'context' (text), as in SQuAD" in of_training(refused, "train.json", task="qa")
+    assert "expected an object with 'context', as in SQuAD" in of_training(refused, "train.json", task="qa")
 
 
 @pytest.mark.parametrize(

@@ -302,8 +302,8 @@ def squad_rows(articles: list[Any], name: str) -> Iterator[Row]:
 
 
 def _not_squad(where: str, error: Exception) -> Row:
-    missing = f"no {error}" if isinstance(error, KeyError) else error
-    return Row(where, InputError(f"not as in SQuAD: {missing}; write id, question and answers within paragraphs, qas"))
+    problem = f"expected an object with {error}" if isinstance(error, KeyError) else str(error)
+    return Row(where, InputError(f"{problem}, as in SQuAD: id, question and answers in qas, these in paragraphs"))
 
 
 # Parquet
