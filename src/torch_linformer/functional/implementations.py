@@ -1,12 +1,8 @@
 """Every operation that can be computed in more than one way: a table of its implementations, and which of them runs.
 
-``torch`` is PyTorch's own public function. PyTorch multiplies float32 matrices through MKL, which takes its AVX2
-kernels on processors that are not Intel's; ``onednn``, in the same wheel, takes AVX-512 wherever it is
-(docs/performance.md). ``flash`` is the operator below SDPA on a CPU, which has no public name: it alone gives the sums
-by which two softmaxes are joined. Without dropout, results differ only in rounding.
-
-``auto`` takes on a CPU what was measured to be fastest there, and on other devices PyTorch's own functions. What nobody
-has measured is listed as "unmeasured", and ``auto`` takes it only where there is nothing else.
+``torch`` is PyTorch's own public function; ``onednn`` is faster where MKL takes slow kernels (docs/performance.md);
+``flash`` is the operator below SDPA on a CPU, which has no public name. Without dropout, results differ only in
+rounding. ``auto`` takes what is listed as "unmeasured" only where there is nothing else.
 """
 
 import threading
