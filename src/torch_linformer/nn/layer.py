@@ -12,7 +12,7 @@ from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_p
 from torch_linformer.functional.pytorch import runs_in_chunks
 from torch_linformer.nn.attention import Attention, Past
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.attention.slot_maps import SequenceMap, build_map, resize_maps
+from torch_linformer.nn.attention.slot_maps import Pair, SequenceMap, Source, build_map, resize_maps
 from torch_linformer.nn.chunks import (
     check_chunk_size,
     chunk_padding,
@@ -138,8 +138,10 @@ class TransformerLayer(nn.Module):
             attend = partial(attention, past=Past() if past is None else past)
         else:
             norm = self.norm(1) if self.norm_first else None
-            context = attention.compress_chunks(sequences[-1], trailing, size, norm, shared_projection)
-            attend = partial(attention, key=context, past=past)
+            inputs = Pair(sequences[-1], sequences[-1])
+            attention.check_shapes(query=inputs.key, key=inputs.key, value=inputs.value)
+            source = Source(inputs, trailing, attention.head_maps, size, norm)
+            attend = partial(attention, key=attention.context.read(source, shared_projection), past=past)
 
         def parts() -> Iterator[tuple[slice, list[Tensor]]]:
             for chunk in cut(length, size):

@@ -135,7 +135,7 @@ class Attention(nn.Module):
         else:
             keys = queries if key is query else self.to_batch_first(key)
             values = keys if value is None or value is key else self.to_batch_first(value)
-            self._check_shapes(query=queries, key=keys, value=values)
+            self.check_shapes(query=queries, key=keys, value=values)
             padding = read_padding(key_padding_mask, keys, ordered=context.is_ordered)
             self._check_places(queries, keys, padding, past)
             source = self._source(keys, values, padding)
@@ -184,22 +184,9 @@ class Attention(nn.Module):
             )
         keys = self.to_batch_first(key)
         values = keys if value is None or value is key else self.to_batch_first(value)
-        self._check_shapes(key=keys, value=values)
+        self.check_shapes(key=keys, value=values)
         padding = read_padding(key_padding_mask, keys, ordered=self.context.is_ordered)
         return self.context.read(self._source(keys, values, padding), shared_projection).to_keep()
-
-    def compress_chunks(
-        self,
-        sequence: Tensor,
-        padding: Padding | None,
-        chunk_size: int | None,
-        norm: nn.LayerNorm | None,
-        shared_projection: SequenceMap | None,
-    ) -> KeysAndValues:
-        """:meth:`compress` of a sequence ``(B, N, C)``, real tokens first, that is read and normed chunk by chunk."""
-        self._check_shapes(query=sequence, key=sequence, value=sequence)
-        source = Source(Pair(sequence, sequence), padding, self.head_maps, chunk_size, norm)
-        return self.context.read(source, shared_projection)
 
     @property
     def head_maps(self) -> HeadMaps:
@@ -279,7 +266,7 @@ class Attention(nn.Module):
         if start and not isinstance(key, KeysAndValues):
             raise ValueError(f"start={start} needs what compress() made as key: else the queries stand beside the keys")
 
-    def _check_shapes(self, **inputs: Tensor) -> None:
+    def check_shapes(self, **inputs: Tensor) -> None:
         """Raise ``ValueError`` for batch-first ``query``, ``key`` and ``value``, in this order, that do not fit."""
         for name, x in inputs.items():
             width = getattr(self, f"{name[0]}_proj").in_features
@@ -309,7 +296,7 @@ class Attention(nn.Module):
 
     def _check_compressed(self, query: Tensor, read: KeysAndValues) -> None:
         """Raise ``ValueError`` for queries that cannot attend to what ``compress`` made."""
-        self._check_shapes(query=query)
+        self.check_shapes(query=query)
         batch, heads, _, width = read.slots.keys.shape
         if batch != query.shape[0]:
             raise ValueError(f"query has a batch of {query.shape[0]}, but what was compressed one of {batch}")

@@ -164,7 +164,7 @@ class SlotContext(Context):
                 log_tokens = tokens.clamp(min=LEAST_TOKENS).log().to(slots.keys.dtype)
                 slots = slots._replace(bias=log_tokens.unsqueeze(1))
         else:
-            heads = source.all_heads() if has_window else None
+            heads = source.all_heads()  # of a window, without which there are slots
             empty = source.like.new_zeros(source.like.shape[0], self.sizes.num_kv_heads, 0, self.sizes.head_dim)
             slots = Slots(empty, empty)
         window = None if heads is None else self._window(heads, source.padding)
@@ -179,8 +179,15 @@ class SlotContext(Context):
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = Call()) -> Attended:
         window = read.window
-        if window is not None and call.start > 0:
-            window = _around(window, call.start, queries.shape[2])
+        if window is not None and call.start > 0:  # of a window that was read for all positions, what these see
+            position, mask = window.offset + call.start, mask_of(window.padding)
+            first, last = max(0, position - window.reach), position + queries.shape[2] + window.reach
+            window = window._replace(
+                keys=window.keys[:, :, first:last],
+                values=window.values[:, :, first:last],
+                padding=None if mask is None else mask[:, first:last],
+                offset=position - first,
+            )
         if window is not None and call.distance_bias is not None:
             distances = torch.arange(-window.reach, window.reach + 1, device=queries.device)
             window = window._replace(bias=bias_at(call.distance_bias, distances.unsqueeze(0)).squeeze(1))
@@ -200,16 +207,3 @@ class SlotContext(Context):
         keys, values = torch.split(keys_and_values, [keys.shape[-1], values.shape[-1]], dim=-1)
         before = min(self.reach, padding.start)
         return Window(keys, values, self.reach, padding.mask_around(self.reach), before)
-
-
-def _around(window: Window, start: int, length: int) -> Window:
-    """What ``length`` queries from position ``start`` on see of a window that was read for all positions."""
-    position = window.offset + start
-    first, last = max(0, position - window.reach), position + length + window.reach
-    mask = mask_of(window.padding)
-    return window._replace(
-        keys=window.keys[:, :, first:last],
-        values=window.values[:, :, first:last],
-        padding=None if mask is None else mask[:, first:last],
-        offset=position - first,
-    )
