@@ -16,7 +16,7 @@ from torch_linformer.registration import register_models
 
 if TYPE_CHECKING:
     from torch_linformer.adaptation import distill
-    from torch_linformer.analysis import inspect_text
+    from torch_linformer.analysis.inspection import inspect_text
     from torch_linformer.api import Run, adapt, evaluate, export, train
     from torch_linformer.encoders import linearize
     from torch_linformer.inference import Embedder, Predictor, Searcher
