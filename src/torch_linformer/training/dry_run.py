@@ -37,16 +37,16 @@ def try_training(
     transformers.logging.disable_progress_bar()
     screen = screen or TrainingScreen()
     with tempfile.TemporaryDirectory() as folder:
-        run = prepare_run(settings, Path(folder), load_splits, screen)
-        settings, at_once = run.settings, run.settings.batch_size
+        start = prepare_run(settings, Path(folder), load_splits, screen)
+        settings, at_once = start.settings, start.settings.batch_size
         if not settings.frozen:
-            size = fit_micro_batches(trainer_of(run))
+            size = fit_micro_batches(trainer_of(start))
             at_once = size.texts_at_once
-    rows = run.data.task.training_rows(run.data.train)
+    rows = start.data.task.training_rows(start.data.train)
     # More take minutes on a CPU, and as long for each token.
     measured = min(at_once, max(1, TOKENS_AT_ONCE // settings.length))
     screen.say("measuring a step")
-    (cost,) = measure_steps([run.step(measured)])
+    (cost,) = measure_steps([start.step(measured)])
     if isinstance(cost, str):
         raise InputError(
             f"a step of {measured} × {settings.length:,} tokens failed ({cost}): lower --max-length"

@@ -100,7 +100,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class Run:
+class Start:
     """What a training begins with.
 
     Attributes:
@@ -140,7 +140,7 @@ def prepare_run(
     read_splits: Callable[[TrainSettings], Splits],
     screen: TrainingScreen,
     checkpoint: Path | None = None,
-) -> Run:
+) -> Start:
     """Read and tokenize the documents, and build the model; ``read_splits`` is called in the main process only.
 
     Raises:
@@ -170,21 +170,21 @@ def prepare_run(
     if first is None and settings.task in OF_WORDS and checkpoint is None and processes.is_main():
         own, rows = cast(LinformerPreTrainedModel, model), data.train.windows
         add_latent_semantics(own, rows, peak_rate=settings.peak_rate, seed=settings.seed)
-    return Run(settings, first, data, model, output, checkpoint, device, precision)
+    return Start(settings, first, data, model, output, checkpoint, device, precision)
 
 
-def trainer_of(run: Run) -> DocumentTrainer:
+def trainer_of(start: Start) -> DocumentTrainer:
     """The Trainer of a run."""
-    settings, task = run.settings, run.data.task
-    rows = task.training_rows(run.data.train)
+    settings, task = start.settings, start.data.task
+    rows = task.training_rows(start.data.train)
     arguments = run_arguments(
-        run.output,
+        start.output,
         steps=settings.steps(len(rows)),
         batch_size=settings.batch_size,
         learning_rate=settings.peak_rate,
         seed=settings.seed,
-        device=run.device,
-        precision=run.precision,
+        device=start.device,
+        precision=start.precision,
         evaluations=EVALUATIONS,
         best=task.best_metric,
         larger_is_better=task.larger_is_better,
@@ -192,15 +192,15 @@ def trainer_of(run: Run) -> DocumentTrainer:
         report_to=settings.report_to,
     )
     # Slots of an encoder that reads all rows of a batch exactly, and the pooler of one that makes vectors.
-    of_encoder = isinstance(run.model, LinearEncoder) or isinstance(run.model.base_model, EncoderBackbone)
+    of_encoder = isinstance(start.model, LinearEncoder) or isinstance(start.model.base_model, EncoderBackbone)
     arguments.ddp_find_unused_parameters = of_encoder
-    return trainer_for(task, run.model)(
-        model=run.model,
+    return trainer_for(task, start.model)(
+        model=start.model,
         args=arguments,
         task=task,
         train_dataset=rows,
-        validation=run.data.validation,
-        processing_class=run.data.tokenizer,
+        validation=start.data.validation,
+        processing_class=start.data.tokenizer,
         minutes=settings.minutes,
         patience=settings.patience or None,
         fsdp=settings.fsdp,
@@ -216,9 +216,9 @@ class Fitted:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _fit(run: Run, trainer: DocumentTrainer, screen: TrainingScreen, *, is_needed: bool = True) -> Fitted:
+def _fit(start: Start, trainer: DocumentTrainer, screen: TrainingScreen, *, is_needed: bool = True) -> Fitted:
     """Train the weights that are not frozen; not where that is needless and the time is too short for it."""
-    settings, texts = run.settings, run.settings.batch_size
+    settings, texts = start.settings, start.settings.batch_size
     if settings.context_parallel == 1 and not settings.fsdp:  # else nobody makes a step alone, of all weights
         size = fit_micro_batches(trainer)
         screen.say(size.describe())
@@ -227,44 +227,44 @@ def _fit(run: Run, trainer: DocumentTrainer, screen: TrainingScreen, *, is_neede
             screen.say(few if is_needed else f"{few}; the encoder stays as it is")
             if not is_needed:
                 return Fitted()
-    score_first = processes.count() == 1 and run.has_new_head
-    spent = fit(trainer, run.output, run.checkpoint, screen, score_first=score_first)
+    score_first = processes.count() == 1 and start.has_new_head
+    spent = fit(trainer, start.output, start.checkpoint, screen, score_first=score_first)
     return Fitted(texts, spent, trainer.state.log_history)
 
 
-def learn(run: Run, screen: TrainingScreen, command: str = "") -> Outcome | None:
+def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | None:
     """Train the model, and score it on documents that it never saw; the main process returns what came out."""
-    settings, data, task = run.settings, run.data, run.data.task
+    settings, data, task = start.settings, start.data, start.data.task
     if settings.compile:
-        screen.say(compile_backbone(run.model, run.device, training=True))
+        screen.say(compile_backbone(start.model, start.device, training=True))
     if settings.minutes is not None:
         after = [f"scores of {format_count(len(data.splits.test))} test documents"]
         after += ["baselines (--no-baseline)"] * settings.baseline + ["speed test (--no-probe)"] * settings.probe
         screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
     if isinstance(task, Retrieval):
-        task.vectors.to(run.device)
+        task.vectors.to(start.device)
     weighed, lexical, search, fitted = None, None, None, Fitted()
     if isinstance(task, WholeDocuments):
-        model, began = cast(LinformerForSequenceClassification, run.model), time.monotonic()
-        parts = DocumentParts(settings, data, model, run.device, run.precision, screen)
-        reads = settings.frozen or (run.has_new_head and processes.count() == 1)
+        model, began = cast(LinformerForSequenceClassification, start.model), time.monotonic()
+        parts = DocumentParts(settings, data, model, start.device, start.precision, screen)
+        reads = settings.frozen or (start.has_new_head and processes.count() == 1)
         parts.begin(reads=reads)
-        trainer = None if settings.frozen else trainer_of(run)
+        trainer = None if settings.frozen else trainer_of(start)
         if trainer is not None:
-            fitted = _fit(run, trainer, screen, is_needed=not reads)
+            fitted = _fit(start, trainer, screen, is_needed=not reads)
         weighed = parts.weighed(trainer if fitted.texts else None)
         if settings.frozen:
             tokens = sum(int(np.sum(part.windows["length"][:])) for part in (data.train, data.validation))
             fitted = Fitted(0, Spent(time.monotonic() - began, tokens))
         scores = weighed.scores[weighed.shipped]
     elif isinstance(task, Retrieval) and settings.frozen:
-        trainer = cast(RetrievalTrainer, trainer_of(run))
+        trainer = cast(RetrievalTrainer, trainer_of(start))
         search = learn_search(
             trainer,
             data.train,
             data.validation,
             data.test,
-            cast(FirstModel, run.first).source,
+            cast(FirstModel, start.first).source,
             screen,
             width=LEXICAL_WIDTH,
             words=settings.lexical,
@@ -273,7 +273,7 @@ def learn(run: Run, screen: TrainingScreen, command: str = "") -> Outcome | None
         )
         fitted, lexical, scores = Fitted(0, search.spent), search.weighing, search.weighing.scores
     else:
-        fitted = _fit(run, trainer := trainer_of(run), screen)
+        fitted = _fit(start, trainer := trainer_of(start), screen)
         if settings.with_lexical_part and isinstance(task, Retrieval):
             screen.say("fitting the lexical part of vectors and weighing it")
             documents = data.splits.train, data.validation, data.test
@@ -292,16 +292,16 @@ def learn(run: Run, screen: TrainingScreen, command: str = "") -> Outcome | None
         baselines = task.baselines(data.splits.train, data.splits.validation, data.splits.test, settings.seed)
         if search is not None and search.baselines:
             baselines |= search.baselines
-        elif run.first is not None and isinstance(task, Retrieval):
-            baselines |= embedder_baselines(run.first.source, data.splits.test, run.device, run.precision)
+        elif start.first is not None and isinstance(task, Retrieval):
+            baselines |= embedder_baselines(start.first.source, data.splits.test, start.device, start.precision)
         if isinstance(task, WholeDocuments):
             baselines |= parts.baselines()
-    task.finish(run.model)  # numbers are in the unit of the documents from here on
+    task.finish(start.model)  # numbers are in the unit of the documents from here on
     return Outcome(
         settings=settings,
         command=command,
         splits=data.splits,
-        model=run.model,
+        model=start.model,
         tokenizer=data.tokenizer,
         task=task,
         scores=scores,
@@ -309,10 +309,10 @@ def learn(run: Run, screen: TrainingScreen, command: str = "") -> Outcome | None
         lexical=lexical,
         baselines=baselines,
         hits=search.hits if search else [],
-        costs=measure_beside_full_attention(run.step(fitted.texts)) if is_timed else None,
+        costs=measure_beside_full_attention(start.step(fitted.texts)) if is_timed else None,
         history=fitted.history,
         num_tokens=data.train.num_tokens,
         spent=fitted.spent,
-        device=run.device,
-        precision=run.precision,
+        device=start.device,
+        precision=start.precision,
     )
