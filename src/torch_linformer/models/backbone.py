@@ -283,7 +283,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
             raise ValueError("past_key_values with gradient checkpointing: layers computed again would read twice")
         if not isinstance(past_key_values, LinformerCache):
             kind = type(past_key_values).__name__
-            raise ValueError(f"past_key_values must be a LinformerCache, got {kind}: among running sums {no_prefix}")
+            raise ValueError(f"past_key_values must be a LinformerCache, got {kind}: {no_prefix}")
         return past_key_values
 
     def _padding(
