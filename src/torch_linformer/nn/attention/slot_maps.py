@@ -222,7 +222,8 @@ class SlotMaps(NamedTuple):
             heads = source.all_heads() if keeps_heads else None
             return self._read_as_one(source, [x.matrix for x in dense], dense[0].length_scaling), heads
         tokens = None if at_once else real_tokens(source.like, source.padding)
-        parts, heads_of_chunks = list[Any](), list[Pair]()
+        parts: list[Any] = []
+        heads_of_chunks: list[Pair] = []
         for chunk in source.chunks(self.key.chunk_multiple):
             inputs = source.inputs(chunk)
             sequences = source.heads(inputs) if keeps_heads or not first else inputs
