@@ -228,7 +228,7 @@ def run_card(run_apart, tmp_path):
 
 
 @pytest.fixture
-def no_fresh_process(monkeypatch):
+def measured_once(monkeypatch):
     """The steps that a run measures at its end are computed once, and not for seconds."""
     monkeypatch.setattr("torch_linformer.training.step_costs.TURNS", 0)
 

@@ -87,7 +87,7 @@ def test_python_of_the_first_pages_runs(page, minilm_package, tmp_path):
                 exec(block, names)
 
 
-@pytest.mark.usefixtures("minilm_package", "no_fresh_process")
+@pytest.mark.usefixtures("minilm_package", "measured_once")
 def test_commands_of_the_quickstart_run(tmp_path, datasets_cache):
     shell = "".join(code for _, code in blocks("docs/quickstart.md", "sh")).replace("\\\n", " ")
     commands = [shlex.split(line)[1:] for line in shell.splitlines() if line.startswith("linformer ")]

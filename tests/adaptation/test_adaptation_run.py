@@ -167,7 +167,7 @@ def test_transformers_opens_it_and_it_is_what_was_scored(finished, source, weath
     assert F.cosine_similarity(ours, theirs).mean() > 0.9
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_texts_are_read_as_the_original_reads_them(adapt, source, tokenizer, tmp_path):
     """With its default prompt, in its case and of its length, unless another is asked for; the result reads them so."""
     path = shutil.copytree(source, tmp_path / "prompted")
@@ -212,7 +212,7 @@ def test_a_forward_pass_is_measured_beside_full_attention(adapt, tmp_path):
     assert "A forward pass, compared with full attention: " in shown and "of a forward pass.\n" in shown
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_the_model_is_there_before_anything_is_measured(finished, adapt, tmp_path, monkeypatch):
     """Whatever happens afterwards; and --no-probe measures nothing."""
     killed = shutil.copytree(finished.moments / "40", tmp_path / "run")
@@ -230,7 +230,7 @@ def test_the_model_is_there_before_anything_is_measured(finished, adapt, tmp_pat
     assert result["costs"] == [] and result["end"] == finished.result["end"]
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 @pytest.mark.parametrize("moment", ["4", "20", "trained"])
 def test_a_killed_adaptation_ends_as_if_it_had_not_been(finished, adapt, tmp_path, moment):
     output = shutil.copytree(finished.moments / moment, tmp_path / "killed")
@@ -243,7 +243,7 @@ def test_a_killed_adaptation_ends_as_if_it_had_not_been(finished, adapt, tmp_pat
     assert sorted(os.listdir(output)) == FILES
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_the_batch_follows_from_the_time_and_stays_when_it_goes_on(adapt, tmp_path):
     shown = adapt(tmp_path / "run", moments=tmp_path / "moments", minutes=0.002, steps=None, batch_size=None)
     said = r"batches of (\d+) texts? and not 16, so that 0\.002 minutes make \d+ steps \(--batch-size\)"
@@ -257,7 +257,7 @@ def test_the_batch_follows_from_the_time_and_stays_when_it_goes_on(adapt, tmp_pa
         assert json.loads((folder / "adaptation.json").read_text())["settings"]["batch_size"] == texts
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 @pytest.mark.parametrize(
     ("owner", "name", "steps"), [(Teacher, "hidden_states", 0), (Teacher, "hidden_states", 5), (Embeddings, "read", 4)]
 )
@@ -284,7 +284,7 @@ def test_a_signal_drops_a_step_or_an_evaluation(finished, adapt, tmp_path, monke
     assert all(torch.equal(resumed[name], trained[name]) for name in trained)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_it_goes_on_only_with_the_texts_that_it_began_with(options, adapt, tmp_path):
     data = shutil.copy(options["data"], tmp_path / "texts.csv")
     adapt(tmp_path / "run", moments=tmp_path / "moments", data=str(data), steps=8)
@@ -297,7 +297,7 @@ def test_it_goes_on_only_with_the_texts_that_it_began_with(options, adapt, tmp_p
         adapt(output, resume=True, data=str(data), steps=8)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_a_run_goes_on_compiled(adapt, save_source, tokenizer, tmp_path, graph_counter):
     """Its losses are those without it; texts of all lengths share a graph, of the student and of the teacher each."""
     path = save_source(tmp_path / "small", tokenizer, num_hidden_layers=1)
@@ -344,7 +344,7 @@ def test_the_window_alone_stands_beside_the_whole(finished):
     assert all(torch.equal(kept[name], trained[name]) for name in kept)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_no_slots_at_all(adapt, tmp_path):
     shown = adapt(tmp_path / "run", k=0, steps=2)
     result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
@@ -358,7 +358,7 @@ def test_new_parameters_have_a_learning_rate_of_their_own(source):
     assert len(new) == 2 * 4 and len(new) + len(others) == len(list(student.parameters()))
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_a_head_for_masked_words(adapt, tmp_path, save_source, tokenizer, run_card):
     path = save_source(tmp_path / "small", tokenizer, BertForMaskedLM)
     shown = adapt(tmp_path / "run", path=path, max_length=None)
@@ -378,7 +378,7 @@ def test_a_head_for_masked_words(adapt, tmp_path, save_source, tokenizer, run_ca
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_a_classifier_and_the_labels_of_the_texts_held_out(adapt, tmp_path, save_source, tokenizer, write_csv, weather):
     names = {0: "snow", 1: "sun", 2: "rain"}
     fields = {"id2label": names, "label2id": {name: n for n, name in names.items()}, "classifier_dropout": 0.3}
@@ -401,7 +401,7 @@ def test_a_classifier_and_the_labels_of_the_texts_held_out(adapt, tmp_path, save
     assert result["end"]["agreement"] > result["start"]["agreement"]
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_a_plain_encoder_and_minutes(source, adapt, tmp_path, monkeypatch):
     monkeypatch.setattr(Adaptation, "_seconds_a_text", lambda adaptation: 100.0)  # on a slow machine
     plain = shutil.copytree(source, tmp_path / "plain")

@@ -31,7 +31,7 @@ from torch_linformer.errors import InputError
 
 OPTIONS = {"steps": 3, "batch_size": 8, "learning_rate": 3e-3, "device": "cpu", "precision": "fp32"}
 SLOTS = {"k": 4, "window": 4, "exact_below": 0}
-PYTHON = sys.executable  # which `no_fresh_process` hides
+PYTHON = sys.executable  # which `measured_once` hides
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def state_of(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_it_is_what_the_command_does(folder, teacher, tokenizer, texts, tmp_path, write_csv, watching_screen):
     before = state_of(teacher.train())
     torch.manual_seed(0)
@@ -87,7 +87,7 @@ def test_it_is_what_the_command_does(folder, teacher, tokenizer, texts, tmp_path
     ]
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_the_folder_opens_in_a_fresh_process(teacher, tokenizer, texts, tmp_path, run_apart):
     student = linearize(teacher, **SLOTS)
     torch_linformer.distill(student, teacher, tokenizer, texts, output=tmp_path / "run", pooling="cls", **OPTIONS)
@@ -136,7 +136,7 @@ def test_without_a_folder_it_writes_nothing(teacher, tokenizer, texts, tmp_path,
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_texts_read_exactly_have_nothing_to_learn(teacher, tokenizer, texts, tmp_path):
     """Where exact_below is the whole length the student is the original, whose dropout is not compared either."""
     student = linearize(teacher, k=4, window=4, exact_below=16)
@@ -241,7 +241,7 @@ def test_a_head_that_the_student_lacks(tmp_path, save_source, tokenizer, texts):
     torch_linformer.distill(student, teacher, tokenizer, texts, task="embed", **OPTIONS)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_a_text_longer_than_the_original_reads(teacher, tokenizer, texts, tmp_path):
     student = linearize(teacher, max_length=40, **SLOTS)
     torch_linformer.distill(student, teacher, tokenizer, texts, output=tmp_path / "run", **OPTIONS)

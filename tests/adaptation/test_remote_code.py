@@ -97,7 +97,7 @@ def test_code_that_is_not_trusted_is_not_run(own, tmp_path):
     assert not (tmp_path / "was-run").exists()
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_an_adapted_model_needs_no_code(own, tmp_path, write_csv, weather, watching_screen):
     folder, data = own(SAME), write_csv(tmp_path / "texts.csv", weather(400, seed=5))
     slots = {"k": 4, "window": 4, "exact_below": 0, "steps": 2, "device": "cpu"}

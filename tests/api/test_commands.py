@@ -78,7 +78,7 @@ def test_texts_to_records_and_vectors(trained):
             call(texts[0])
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_an_adaptation_returns_a_run(tmp_path, save_source, masked_run, write_csv, weather):
     tokenizer = AutoTokenizer.from_pretrained(masked_run.folder)
     source = save_source(tmp_path / "small", tokenizer, pooling="cls_token")

@@ -513,7 +513,7 @@ def test_questions_and_models_that_do_not_fit(refused, classifier_run, workplace
 # What is no error
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_bytes_that_are_not_utf8_empty_documents_and_short_ones(workplace, capfd):
     """K is 30; a document of 3 tokens is no error, nor is one cut at 32. What was detected or skipped is told."""
     lines = [f"{text},{label}".encode() for text, label in ROWS]

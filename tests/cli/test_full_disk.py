@@ -39,7 +39,7 @@ def outcome(arguments, capfd):
 
 
 @pytest.mark.parametrize("kilobytes", [400, 4_000])  # full in the weights, in the second checkpoint
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_train(small_disk, quick, as_arguments, classifier_run, capfd, kilobytes):
     place = small_disk(kilobytes)
     arguments = ["train", *as_arguments({**quick, "output": place / "run"})]
@@ -51,7 +51,7 @@ def test_train(small_disk, quick, as_arguments, classifier_run, capfd, kilobytes
     assert (place / "run" / path).read_bytes() == (classifier_run.folder / path).read_bytes()
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_adapt(small_disk, save_source, classifier_run, tmp_path, write_csv, weather, capfd):
     source = save_source(tmp_path / "small", AutoTokenizer.from_pretrained(classifier_run.folder))
     texts, weights = write_csv(tmp_path / "texts.csv", weather(200, seed=1)), "model.safetensors"

@@ -144,7 +144,7 @@ def test_a_model_with_slots_of_its_own(save, call, workplace):
     assert "what its own slots, window and exact tokens lose" in (workplace / "found" / "report.html").read_text()
 
 
-def test_train_takes_the_suggested_k(bert, call, workplace, train_quickly, no_fresh_process, monkeypatch):
+def test_train_takes_the_suggested_k(bert, call, workplace, train_quickly, measured_once, monkeypatch):
     call("spectrum", bert, "--data", "texts.jsonl", "--length", 24, "--documents", 2, "--output", "found")
     (record,) = json.loads((workplace / "found" / "spectrum.json").read_text())["spectra"]
     two_layers = MODEL_SIZES["tiny"].__class__(16, 2, 2, 24, 3e-3, 0.1, "learned")

@@ -53,7 +53,7 @@ def start_training(start_command, quick, as_arguments, tmp_path):
     return start
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_a_second_training_in_the_folder_is_refused_until_kill_9_ends_the_first(start_training, classifier_run, capsys):
     process, arguments, output = start_training()
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
@@ -73,7 +73,7 @@ def test_a_second_training_in_the_folder_is_refused_until_kill_9_ends_the_first(
     assert not list(output.glob("checkpoint-*"))
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 @pytest.mark.parametrize(("signum", "called"), [(2, "Ctrl-C"), (15, "SIGTERM"), (1, "SIGHUP")])
 def test_a_signal_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, classifier_run, capsys, signum, called):
     """Ctrl-C; SIGTERM of a cluster that ends a job; SIGHUP of a terminal that was closed."""
@@ -112,7 +112,7 @@ def test_a_signal_before_the_training(start_command, datasets_cache, write_csv, 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_a_toml_file_gives_options_and_the_command_line_has_the_last_word(quick, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {**quick, "max_steps": 7, "batch_size": 4, "output": "from the file"}

@@ -149,7 +149,7 @@ def test_sentence_transformers_opens_it(adapted, texts):
     assert embedding_scores(expected, original)["rank_correlation"] > 0.5
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_what_sentence_transformers_saves_today(texts, tmp_path):
     SentenceTransformer(str(FOLDER), device="cpu").save(str(tmp_path / "today"))
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:60]))
@@ -159,7 +159,7 @@ def test_what_sentence_transformers_saves_today(texts, tmp_path):
     assert abs((model.encode(["rain"]) ** 2).sum() - 1) < 1e-4
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_texts_longer_than_the_original_reads(texts, tmp_path):
     """It reads 512 tokens at once: the teacher reads 600 as windows."""
     (tmp_path / "texts.jsonl").write_text(

@@ -14,7 +14,7 @@ LESS = {
 }
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 def test_the_search_runs(tmp_path, monkeypatch, datasets_cache, write_csv, weather):
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -113,7 +113,7 @@ def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp
     assert np.allclose(saved.encode(texts[0]), vectors, atol=1e-5)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.usefixtures("measured_once")
 @pytest.mark.parametrize("tokenizer_class", [BertTokenizer, None], ids=["bert", "general"])
 def test_texts_are_read_by_both_as_an_original_of_sentence_transformers_says(
     save_source, word_tokenizer, tmp_path, tokenizer_class

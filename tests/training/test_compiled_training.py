@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 
 def test_a_run_goes_on_compiled_and_ends_with_the_weights_of_the_other(
-    classifier_run, train_quickly, tmp_path, graph_counter, no_fresh_process
+    classifier_run, train_quickly, tmp_path, graph_counter, measured_once
 ):
     """An interrupted run without it, resumed with it: the graphs are for all lengths, and names stay as they were."""
     steps = sorted(int(path.name) for path in classifier_run.moments.iterdir() if path.name.isdigit())

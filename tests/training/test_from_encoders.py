@@ -382,7 +382,7 @@ def test_vectors_are_those_of_the_encoder(source_of, run_from, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["classify", "mlm"])
-def test_a_compiled_training_is_the_other(source_of, run_from, tmp_path, graph_counter, no_fresh_process, task):
+def test_a_compiled_training_is_the_other(source_of, run_from, tmp_path, graph_counter, measured_once, task):
     source = source_of("Bert", linear=True)
     options = {"packing": False} if task == "mlm" else {}
     for name, compiled in (("plain", False), ("compiled", True)):
