@@ -31,7 +31,6 @@ from torch_linformer.errors import InputError
 
 OPTIONS = {"steps": 3, "batch_size": 8, "learning_rate": 3e-3, "device": "cpu", "precision": "fp32"}
 SLOTS = {"k": 4, "window": 4, "exact_below": 0}
-PYTHON = sys.executable  # which `measured_once` hides
 
 
 @pytest.fixture(scope="module")
@@ -257,5 +256,5 @@ def test_what_is_missing_is_named():
         "import torch_linformer\n"
         "try:\n    torch_linformer.distill\nexcept ImportError as error:\n    print(error)"
     )
-    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == 'torch_linformer.distill needs datasets: pip install "torch-linformer[train]"\n', done.stderr

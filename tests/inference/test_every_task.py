@@ -75,9 +75,7 @@ def run(request, train_quickly, tmp_path_factory):
         "model": None,
         "k": "24",
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.executable", "false")
-        shown = train_quickly(folder / "run", moments=folder / "moments", **options)
+    shown = train_quickly(folder / "run", moments=folder / "moments", **options)
     found = {"task": request.param, "folder": folder / "run", "moments": folder / "moments", "options": options}
     return SimpleNamespace(**found, shown=shown, rows=parts["test"], metrics=metrics_of(folder / "run"))
 
