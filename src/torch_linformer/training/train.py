@@ -166,10 +166,6 @@ def prepare_run(
             "no pretrained encoder beside the words, which is better on most sets (docs/choose.md): "
             f'pip install "torch-linformer[{PRETRAINED}]", or name one with --from'
         )
-    # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
-    if first is None and settings.task in OF_WORDS and checkpoint is None and processes.is_main():
-        own, rows = cast(LinformerPreTrainedModel, model), data.train.windows
-        add_latent_semantics(own, rows, peak_rate=settings.peak_rate, seed=settings.seed)
     return Start(settings, first, data, model, output, checkpoint, device, precision)
 
 
@@ -235,6 +231,10 @@ def _fit(start: Start, trainer: DocumentTrainer, screen: TrainingScreen, *, is_n
 def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | None:
     """Train the model, and score it on documents that it never saw; the main process returns what came out."""
     settings, data, task = start.settings, start.data, start.data.task
+    # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
+    if start.first is None and settings.task in OF_WORDS and start.checkpoint is None and processes.is_main():
+        own, rows = cast(LinformerPreTrainedModel, start.model), data.train.windows
+        add_latent_semantics(own, rows, peak_rate=settings.peak_rate, seed=settings.seed)
     if settings.compile:
         screen.say(compile_backbone(start.model, start.device, training=True))
     if settings.minutes is not None:
