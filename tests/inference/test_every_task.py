@@ -284,6 +284,6 @@ def test_what_follows_from_the_first_model(masked_run, quick):
 
 
 def test_options_of_a_new_model_do_not_go_with_another():
-    for name, value in (("size", "small"), ("tokenizer", "bytes"), ("embeddings", "random")):
+    for name, value in (("size", "small"), ("tokenizer", "bytes"), ("model", {"gated": True})):
         with pytest.raises(InputError, match=f"^--{name} is for a new model; --from m has its own; --from none"):
             TrainSettings(from_model="m", **{name: value})

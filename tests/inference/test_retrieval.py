@@ -27,6 +27,7 @@ from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
 from torch_linformer.training import encoder_baselines as baselines_module
 from torch_linformer.training import task_trainers as trainer_module
+from torch_linformer.training.train_settings import LEXICAL_WIDTH
 
 SAME = {"device": "cpu", "precision": "fp32"}
 # A query and its document share no word: what finds the document has to be learned.
@@ -228,7 +229,7 @@ def worded(run, train_quickly, tmp_path_factory):
         rows[part] += [(f"find n{document['id']} there", document["text"])]
     files = {part: written(folder / f"{part}.jsonl", ("query", "document"), each) for part, each in rows.items()}
     options = {**run.options, "data": files["train"], "test": files["test"], "documents": None, "max_steps": 2}
-    options |= {"lexical": "always", "lexical_width": 512}
+    options |= {"lexical": "always"}
     shown = train_quickly(folder / "run", **options)
     metrics = json.loads((folder / "run" / "metrics.json").read_text())
     return SimpleNamespace(folder=folder / "run", options=options, shown=shown, metrics=metrics, rows=rows["test"])
@@ -243,7 +244,7 @@ def test_words_are_a_part_of_a_vector(worded, tmp_path):
     assert re.search(r"TF-IDF and BM25, *", worded.shown) and re.search(r"[+-]\d\.\d{4} \(± \d\.\d{4}\)", worded.shown)
     documents = vectors_of(worded, [text for _, text in worded.rows], tmp_path / "documents")
     queries = vectors_of(worded, [query for query, _ in worded.rows], tmp_path / "queries")
-    assert documents.shape == (10, 128 + 512) and np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
+    assert documents.shape == (10, 128 + LEXICAL_WIDTH) and np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
     judgments = Judgments.of_groups(np.arange(10), np.arange(10), np.full(10, -1))
     scores = retrieval_metrics(lambda begin, end: queries[begin:end] @ documents.T, judgments)
     # What is written has a sketch of the words, and scores count them one by one.
@@ -338,4 +339,4 @@ def test_an_exported_model_makes_the_same_vectors(worded, tmp_path):
     written_vectors = vectors_of(worded, [text for text, _ in worded.rows], tmp_path / "queries")
     assert np.allclose(vectors, written_vectors, atol=1e-5)
     config = LinformerConfig.from_pretrained(worded.folder)
-    assert document_vectors(str(tmp_path / "program"), config).width(128) == 128 + 512
+    assert document_vectors(str(tmp_path / "program"), config).width(128) == 128 + LEXICAL_WIDTH

@@ -131,8 +131,8 @@ def test_on_a_cpu_the_sentence_tells_what_it_cost(graph_counter):
 @pytest.mark.parametrize(
     ("fields", "training", "processes", "message"),
     [
-        ({"chunk_size": 4}, False, 1, "--compile does not go with --chunk-size 4: a compiled model reads a text at"),
-        ({"activation_memory": "checkpoint"}, True, 1, "--compile does not go with --activation-memory checkpoint"),
+        ({"chunk_size": 4}, False, 1, "--compile does not go with chunk_size=4: a compiled model reads a text at"),
+        ({"activation_memory": "checkpoint"}, True, 1, "--compile does not go with activation_memory=checkpoint"),
         ({"activation_memory": "checkpoint"}, False, 1, None),  # only training cannot do it
         ({}, False, 2, "--compile is for a single process: leave it out under torchrun"),
     ],

@@ -110,11 +110,11 @@ def compile_backbone(model: PreTrainedModel, device: str, *, training: bool = Fa
         memory = config.activation_memory
         if config.chunk_size is not None:
             raise InputError(
-                f"--compile does not go with --chunk-size {config.chunk_size}: a compiled model reads a text at once"
+                f"--compile does not go with chunk_size={config.chunk_size}: a compiled model reads a text at once"
             )
         if training and memory != "none":
             raise InputError(
-                f"--compile does not go with --activation-memory {memory}, which computes layers again outside of any "
+                f"--compile does not go with activation_memory={memory}, which computes layers again outside of any "
                 "graph"
             )
     cast(Any, model.base_model).compile(dynamic=True)  # a wrapper would name its weights _orig_mod
