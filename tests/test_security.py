@@ -25,7 +25,7 @@ from torch_linformer.training.encoder_baselines import original_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "torch_linformer"
-RUNS_TRUSTED_CODE = "adaptation/remote_code.py"  # the one place, behind --trust-remote-code
+RUNS_TRUSTED_CODE = "adaptation/pretrained_encoder.py"  # the one place, behind --trust-remote-code
 NEVER = {"eval", "exec", "pickle.load", "pickle.loads", "np.load", "numpy.load", "os.system", "yaml.load"}
 
 

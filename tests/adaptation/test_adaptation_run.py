@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -95,7 +94,7 @@ def adapt(source, options, watching_screen):
 def finished(adapt, tmp_path_factory):
     base = tmp_path_factory.mktemp("adapted")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
+        patch.setattr("torch_linformer.training.step_costs.TURNS", 0)
         shown = adapt(base / "run", moments=base / "moments")
     result = json.loads((base / "run" / "adaptation.json").read_text())
     return SimpleNamespace(folder=base / "run", moments=base / "moments", shown=shown, result=result)
@@ -118,7 +117,7 @@ def test_chance_stands_beside_the_nearest_that_are_kept(finished, read_page):
 
 def test_a_page_is_named_after_the_source_and_names_leakage(adapt, source, options, tmp_path, read_page):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
+        patch.setattr("torch_linformer.training.step_costs.TURNS", 0)
         shown = adapt(tmp_path / "run", test=options["data"], steps=1)
     warning = "warning: 400 of the 400 test documents have a text that is also in training: "
     assert shown.count(warning) == 2  # before the training, and at its end
@@ -191,13 +190,22 @@ def test_texts_are_read_as_the_original_reads_them(adapt, source, tokenizer, tmp
     assert adaptation.student.config.linear_options.exact_first == 1
 
 
-def test_costs_that_cannot_be_measured_are_missing(finished):
+def test_costs_are_of_all_that_the_model_reads_and_of_a_usual_text(finished):
     """Longest first: all that the model reads, and the median of the texts held out."""
     costs = finished.result["costs"]
     assert costs[0]["tokens"] == READ and 4 < costs[1]["tokens"] < READ and len(costs) == 2
-    assert all(row["ours"] == row["full_attention"] == "no process started" for row in costs)
-    assert finished.shown.count("failed: no process started") >= 2
-    assert "compared with full attention: not measured (no process started)." in finished.shown
+
+
+def test_costs_that_cannot_be_measured_are_missing(adapt, tmp_path, monkeypatch):
+    def too_large(step):
+        raise MemoryError
+
+    monkeypatch.setattr("torch_linformer.training.step_costs.build_step", too_large)
+    shown = adapt(tmp_path / "run", max_length=8, steps=1)
+    (row,) = json.loads((tmp_path / "run" / "adaptation.json").read_text())["costs"]
+    assert row["ours"] == row["full_attention"] == "out of memory"
+    assert shown.count("failed: out of memory") >= 2
+    assert "compared with full attention: not measured (out of memory)." in shown
 
 
 def test_a_forward_pass_is_measured_beside_full_attention(adapt, tmp_path):

@@ -72,7 +72,7 @@ def test_a_linear_score_needs_one_step(build):
     found = integrated_gradients(score, embeddings, embeddings.word_embeddings, OF_TEXT, steps=1)
     with torch.no_grad():
         blank = embeddings.word_embeddings(IDS).masked_fill(OF_TEXT[..., None], 0.0)
-        difference = embeddings(IDS, None, None, None) - embeddings(None, blank, None, None)
+        difference = embeddings(IDS, None, None, None) - embeddings(None, None, None, blank)
     torch.testing.assert_close(found.values, (difference * weight).sum(-1))
 
 

@@ -186,8 +186,8 @@ def test_a_token_behind_a_past_is_scored_as_in_one_pass_and_every_step_begins_at
 
 
 def test_what_decoders_keep_and_how_they_differ():
-    """Ours: K means of keys and values with their masses, 63 recent tokens, a count; the twin: every token."""
-    numbers_of_heads = 7 * (2 * 8 + 2) + 63 * 2 * 8
+    """Ours: K means of keys and values with a mass each, 63 recent tokens, a count; the twin: every token."""
+    numbers_of_heads = 7 * (2 * 8 + 1) + 63 * 2 * 8
     for length in (70, 133):
         assert step_of(DECODER, length=length).workload.cache == 2 * 2 * (3 * 4 * numbers_of_heads + 8)
         assert step_of(TWIN, length=length).workload.cache == 2 * 2 * length * 3 * 4 * 2 * 8

@@ -215,7 +215,7 @@ def test_from_a_classifier_of_other_labels(masked_run, train_quickly, quick, tmp
     fields = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 10, "k": 6}
     fields |= {"pooling": "cls", "classifier_hidden_act": "tanh", "attention_probs_dropout_prob": 0.1}
     fields |= {"id2label": dict(enumerate(names)), "problem_type": "multi_label_classification"}
-    fields |= {"max_position_embeddings": quick["max_length"], "model": None, "vocab_size": len(tokenizer)}
+    fields |= {"max_position_embeddings": quick["max_length"], "projection": "mean", "vocab_size": len(tokenizer)}
     first = LinformerForSequenceClassification(LinformerConfig(**fields))
     first.save_pretrained(tmp_path / "first")
     tokenizer.save_pretrained(tmp_path / "first")
