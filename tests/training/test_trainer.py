@@ -13,7 +13,7 @@ from torch_linformer.opening.folder import Spent, checkpoints, is_whole, read_sp
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.batches import LengthGroupedSampler
-from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.task_trainers import DocumentTrainer
 from torch_linformer.training.trainer import RunCallback
 from torch_linformer.training.training_screen import TrainingScreen
 

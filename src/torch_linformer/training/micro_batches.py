@@ -38,24 +38,15 @@ class TokenCost:
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """A training step.
+    """A training step."""
 
-    Attributes:
-        texts: of the batch of a process.
-        texts_at_once: of a part of it.
-        bytes: at its peak, beyond the models.
-        free: bytes before it.
-        seconds: it takes.
-    """
-
-    texts: int
+    texts: int  # of the batch of a process
     texts_at_once: int
-    bytes: float
-    free: int
+    bytes: float  # at its peak, beyond the models
+    free: int  # bytes before it
     seconds: float
 
     def describe(self) -> str:
-        """For the screen."""
         parts = f", {self.texts_at_once} at once" if self.texts_at_once < self.texts else ""
         return (
             f"a step of {self.texts} texts{parts}: about {format_bytes(self.bytes)} of the {format_bytes(self.free)} "

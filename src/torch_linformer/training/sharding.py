@@ -71,8 +71,8 @@ def gather(pieces: nn.Module, whole: nn.Module) -> None:
         buffer.copy_(own)
 
 
-def of_all(piece: Any) -> Any:
-    """The whole tensor that processes have in pieces; anything else as it is."""
+def of_all(piece: Tensor) -> Tensor:
+    """The whole tensor that processes have in pieces."""
     return piece.full_tensor() if isinstance(piece, DTensor) else piece
 
 
@@ -84,7 +84,7 @@ def own_part(piece: Tensor) -> Tensor:
 def whole_state(state: dict[str, Any]) -> dict[str, Any]:
     """The state of an optimizer of pieces as that of an optimizer of whole weights, on the CPU."""
     states = {
-        number: {name: x.cpu() if isinstance(x := of_all(value), Tensor) else x for name, value in moments.items()}
+        number: {name: of_all(x).cpu() if isinstance(x, Tensor) else x for name, x in moments.items()}
         for number, moments in state["state"].items()
     }
     return {**state, "state": states}
