@@ -92,15 +92,11 @@ def whole_state(state: dict[str, Any]) -> dict[str, Any]:
 
 def share_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     """The opposite of :func:`whole_state`: a hook of an optimizer of pieces for what it is about to load."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-
-    def part(value: Any, weight: Tensor) -> Any:
-        if not isinstance(weight, DTensor) or not isinstance(value, Tensor) or value.shape != weight.shape:
-            return value
-        return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
-
-    states = {
-        number: {name: part(value, weights[number]) for name, value in moments.items()}
-        for number, moments in state["state"].items()
-    }
+    weights: list[Any] = [weight for group in optimizer.param_groups for weight in group["params"]]
+    states = {number: dict(moments) for number, moments in state["state"].items()}
+    for number, moments in states.items():
+        weight = weights[number]
+        for name, value in moments.items():
+            if isinstance(value, Tensor) and value.shape == weight.shape:  # and no count of steps
+                moments[name] = distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
     return {**state, "state": states}
