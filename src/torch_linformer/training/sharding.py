@@ -76,11 +76,6 @@ def of_all(piece: Tensor) -> Tensor:
     return piece.full_tensor() if isinstance(piece, DTensor) else piece
 
 
-def own_part(piece: Tensor) -> Tensor:
-    """What this process has of a tensor."""
-    return piece.to_local() if isinstance(piece, DTensor) else piece
-
-
 def whole_state(state: dict[str, Any]) -> dict[str, Any]:
     """The state of an optimizer of pieces as that of an optimizer of whole weights, on the CPU."""
     states = {

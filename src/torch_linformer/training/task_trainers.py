@@ -121,7 +121,7 @@ def _targets(batch: Batch, config: PretrainedConfig) -> Tensor:
     return (labels != IGNORED).sum() if weights is None else torch.tensor(weights, device=labels.device)[labels].sum()
 
 
-def _in_their_order(predictions: np.ndarray, windows: Any) -> np.ndarray:
+def _in_their_order(predictions: Any, windows: Any) -> Any:
     """What the Trainer found of windows, which it read in another order."""
     return predictions[np.argsort(longest_first(windows), kind="stable")]
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from safetensors.torch import load_model
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler
@@ -27,7 +28,7 @@ from torch_linformer.errors import InputError, Stopped
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.folder import Spent, checkpoints, is_whole, read_spent, seal
 from torch_linformer.training.batches import LengthGroupedSampler
-from torch_linformer.training.sharding import gather, own_part, shard, share_state, whole_state
+from torch_linformer.training.sharding import gather, shard, share_state, whole_state
 from torch_linformer.training.training_screen import TrainingScreen
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
@@ -202,7 +203,7 @@ class RunTrainer(Trainer):
             self.synced, tokens, finite = (seconds, stop > 0), tokens.new_tensor(int(read)), broken == 0
         self.tokens += tokens
         # The loss of a batch with nothing to learn is NaN too, and harmless; fp16 skips steps of its own accord.
-        if not self.args.fp16 and not finite and not self._finite_in_all(p.grad for p in model.parameters()):
+        if not self.args.fp16 and not finite and not self.finite_in_all(p.grad for p in model.parameters()):
             raise self.diverged(f"the loss is {loss:g}", self.state.global_step + 1)
         return loss
 
@@ -233,16 +234,11 @@ class RunTrainer(Trainer):
         self.heed_signals()
         loss, logits, labels = super().prediction_step(*args, **kwargs)
         trained = self.state.global_step > 0  # and not only scored
-        if trained and loss is not None and not self._finite_in_all(None if loss.isfinite() else logits):
+        if trained and loss is not None and not self.finite_in_all(None if loss.isfinite() else logits):
             raise self.diverged(f"the validation loss is {loss:g}", self.state.global_step)
         return loss, logits, labels
 
-    def check_weights(self) -> None:
-        """Raise ``InputError`` where a weight is not finite."""
-        if not self._finite_in_all(cast(nn.Module, self.pieces or self.model).parameters()):
-            raise self.diverged("weights are no longer finite", self.state.global_step)
-
-    def _finite_in_all(self, tensors: Any) -> bool:
+    def finite_in_all(self, tensors: Any) -> bool:
         """Whether all processes have only finite numbers."""
         return not processes.total(torch.tensor(float(not _all_finite(tensors)), device=self.args.device))
 
@@ -269,9 +265,10 @@ class RunTrainer(Trainer):
 
 def _all_finite(tensors: Any) -> bool:
     """Whether a tensor, or any number of them, has only finite numbers; None has."""
-    if tensors is None or isinstance(tensors, Tensor):
-        return tensors is None or bool(own_part(tensors).isfinite().all())
-    return all(map(_all_finite, tensors))
+    if isinstance(tensors, Tensor):
+        own_part = tensors.to_local() if isinstance(tensors, DTensor) else tensors
+        return bool(own_part.isfinite().all())
+    return tensors is None or all(map(_all_finite, tensors))
 
 
 def fit(
@@ -372,8 +369,9 @@ class RunCallback(TrainerCallback):
         control.should_training_stop |= over
         control.should_evaluate |= scored or (by_clock and trainer.seconds >= self.score_again)
         control.should_save |= scored or by_clock or trainer.stopping
-        if control.should_save:
-            trainer.check_weights()
+        weights = cast(nn.Module, trainer.pieces or trainer.model).parameters()
+        if control.should_save and not trainer.finite_in_all(weights):
+            raise trainer.diverged("weights are no longer finite", state.global_step)
         if self.screen.is_due():
             spent = trainer.spent
             self.screen.step(state.global_step, done, self.loss, spent.tokens_per_second, spent.seconds)
