@@ -85,6 +85,7 @@ def test_vectors_and_gradients_in_turn_are_those_at_once(encoder):
 
     vectors, gradients = learned(5 * 16)
     assert read == [(5, 16)]
+    assert_close(vectors, embed(*rows(3, 16, 9, 5, 12)).detach())
     in_turn_vectors, in_turn_gradients = learned(2 * 16)
     # Longest first, without padding that no row of the part needs; then each once more, for its gradients.
     assert read[:3] == [(2, 16), (2, 9), (1, 3)] and sorted(read[3:]) == sorted(read[:3])
