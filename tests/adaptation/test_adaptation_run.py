@@ -34,7 +34,7 @@ from torch_linformer.encoders.linearize import with_options
 from torch_linformer.errors import InputError
 from torch_linformer.opening.folder import checkpoints, is_whole
 from torch_linformer.opening.sentence_transformers import sentence_settings
-from torch_linformer.training.fitting import Interrupted
+from torch_linformer.training.trainer import Interrupted
 from torch_linformer.training.training_screen import TrainingScreen
 
 LONGEST, READ = 16, 32  # tokens of the original, and of the adapted

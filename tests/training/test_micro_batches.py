@@ -13,8 +13,8 @@ from torch_linformer.tasks.task import IGNORED
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training import micro_batches
 from torch_linformer.training.batches import parts_of, without_padding
-from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.micro_batches import few_steps, texts_for
+from torch_linformer.training.task_trainers import DocumentTrainer
 from torch_linformer.training.trainer import quiet_arguments
 
 LENGTHS = torch.tensor([3, 7, 1, 5, 4])

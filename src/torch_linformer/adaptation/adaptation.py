@@ -46,7 +46,6 @@ from torch_linformer.opening.load import quiet_transformers
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent
-from torch_linformer.training.fitting import fit
 from torch_linformer.training.micro_batches import (
     ENOUGH_STEPS,
     TokenCost,
@@ -56,7 +55,7 @@ from torch_linformer.training.micro_batches import (
     token_cost,
 )
 from torch_linformer.training.step_costs import LINEAR, Cost, ModelStep, measure_steps, with_full_attention
-from torch_linformer.training.trainer import run_arguments
+from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
 CUT, SHORTEST = 0.25, 8  # the share of the texts that are cut to a random length, and the tokens of the shortest

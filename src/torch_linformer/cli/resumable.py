@@ -36,7 +36,7 @@ def run_resumable(
     check_data(*(getattr(chosen, name, None) for name in ("data", "documents", "validation", "test")))
     check_model(getattr(chosen, "from_model", None))
     from torch_linformer.distributed import processes
-    from torch_linformer.training.fitting import Interrupted
+    from torch_linformer.training.trainer import Interrupted
 
     with saying_how_to_go_on(resume if leaves_a_run else None) as command:
         try:

@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from torch_linformer.measuring.machine import available_bytes, process_bytes
 
@@ -33,13 +34,17 @@ class PeakMemory:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        _load_backward(device)
+        # What libraries load only once: torch's first backward pass imports 35 MB, cuBLAS takes a workspace.
+        x = torch.ones(2, 2, device=device, requires_grad=True)
+        torch.autograd.backward(x @ x, torch.ones_like(x))
         gc.collect()
         if device == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         else:
-            _forget_the_past()
+            release_memory()  # which building left in the allocator: the steps could reuse it unseen
+            with contextlib.suppress(OSError):  # a kernel that does not allow this: the peak may be that of building
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self.before = self._held("VmRSS")
 
     def bytes(self) -> int:
@@ -59,23 +64,20 @@ class PeakMemory:
         return total - files
 
 
-class SavedBytes:
+class SavedBytes(saved_tensors_hooks):
     """Counts what forward passes of a module in the block keep for their backward pass, beside its parameters.
 
     It needs no fresh process, and is the same in every run.
     """
 
     def __init__(self, module: nn.Module) -> None:
+        super().__init__(self._count, lambda tensor: tensor)
         self._seen = {p.untyped_storage().data_ptr() for p in module.parameters()}
-        self._hooks: Any = torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
         self.bytes = 0
 
-    def __enter__(self) -> Self:
-        self._hooks.__enter__()
+    def __enter__(self) -> Self:  # type: ignore[override]
+        super().__enter__()
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
 
     def _count(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -111,23 +113,10 @@ def die_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _load_backward(device: str) -> None:
-    """Load what libraries load only once: torch's first backward pass imports 35 MB, cuBLAS takes a workspace."""
-    x = torch.ones(2, 2, device=device, requires_grad=True)
-    torch.autograd.backward(x @ x, torch.ones_like(x))
-
-
 def release_memory() -> None:
     """Give back what the allocator of a CPU keeps for later."""
     with contextlib.suppress(AttributeError, OSError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _forget_the_past() -> None:
-    """Free what building left in the allocator, which the steps could reuse unseen, and start a new peak."""
-    release_memory()
-    with contextlib.suppress(OSError):  # a kernel that does not allow this: the peak may be that of building
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def mean_seconds(step: Callable[[], object], device: str, calls: int = 1) -> float:

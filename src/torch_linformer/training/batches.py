@@ -40,23 +40,16 @@ class LengthGroupedSampler(Sampler[int]):
         shuffled = [batches[i] for i in torch.randperm(len(batches), generator=generator)]
         # A batch that is not full must stay the last one: the loader cuts the order into batches by counting.
         shuffled.sort(key=lambda batch: len(batch) < self.batch_size)
-        longest = max(range(len(shuffled)), key=lambda i: self._tokens_of_full(shuffled[i]))
-        shuffled.insert(0, shuffled.pop(longest))
+        tokens = [int(self.lengths[batch].sum()) if len(batch) == self.batch_size else -1 for batch in shuffled]
+        shuffled.insert(0, shuffled.pop(tokens.index(max(tokens))))
         yield from torch.cat(shuffled).tolist()
-
-    def _tokens_of_full(self, batch: Tensor) -> int:
-        return int(self.lengths[batch].sum()) if len(batch) == self.batch_size else -1
 
 
 def parts_of(batch: Batch, tokens: int) -> list[Batch]:
     """The rows of a batch in parts of at most so many tokens with padding, at least a row each.
 
     Longest rows first; a batch that fits is left as it is. All processes make equally many parts, if they have equally
-    many rows.
-
-    Args:
-        batch: with a row for each text in every tensor, and an ``attention_mask`` ``(B, N)``.
-        tokens: those of a part.
+    many rows. Every tensor of the batch has a row for each text, its ``attention_mask`` ``(B, N)``.
     """
     mask: Tensor = batch["attention_mask"]
     rows = min(processes.gathered(max(1, tokens // mask.shape[1])))

@@ -22,9 +22,9 @@ from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments, multiply
 from torch_linformer.tasks.word_features import SHORT, WordCounts
-from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.kept_reading import KeptReading, pooled_states
 from torch_linformer.training.prepared import Prepared
+from torch_linformer.training.task_trainers import DocumentTrainer
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.words_and_reader import OF_WORDS, LinearPart, Targets, fit_reader, fit_words, weigh

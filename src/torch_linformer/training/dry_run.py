@@ -22,12 +22,6 @@ def try_training(
 ) -> None:
     """Say what a training would take: ``linformer train --check``.
 
-    Args:
-        settings: of the training.
-        resume: has no place here.
-        command: the command line.
-        screen: where it is said.
-
     Raises:
         InputError: for what the training would refuse, and for a step that the memory does not hold.
     """

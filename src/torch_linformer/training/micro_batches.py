@@ -38,24 +38,15 @@ class TokenCost:
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """A training step.
+    """A training step."""
 
-    Attributes:
-        texts: of the batch of a process.
-        texts_at_once: of a part of it.
-        bytes: at its peak, beyond the models.
-        free: bytes before it.
-        seconds: it takes.
-    """
-
-    texts: int
+    texts: int  # of the batch of a process
     texts_at_once: int
-    bytes: float
-    free: int
+    bytes: float  # at its peak, beyond the models
+    free: int  # bytes before it
     seconds: float
 
     def describe(self) -> str:
-        """For the screen."""
         parts = f", {self.texts_at_once} at once" if self.texts_at_once < self.texts else ""
         return (
             f"a step of {self.texts} texts{parts}: about {format_bytes(self.bytes)} of the {format_bytes(self.free)} "
@@ -76,12 +67,12 @@ def few_steps(minutes: float, step_seconds: float, texts: int, replicas: int = 1
     seconds, needed = 60 * minutes, min(FEW_STEPS, most)
     if seconds >= needed * step_seconds:
         return ""
-    fewer, remedies = texts_for(seconds, step_seconds / texts, texts), []
-    if fewer < texts:
-        remedies.append(f"--batch-size {fewer * replicas} makes {seconds * texts / step_seconds / fewer:,.0f}")
-    if seconds * texts < fewer * needed * step_seconds:
-        least = math.ceil(needed * step_seconds * fewer / texts / 60)
-        remedies.append(f"{'then ' if remedies else ''}--minutes {least} makes {needed}, a smaller --max-length more")
+    text_seconds = step_seconds / texts
+    fewer = texts_for(seconds, text_seconds, texts)
+    remedies = [f"--batch-size {fewer * replicas} makes {seconds / (fewer * text_seconds):,.0f}"] * (fewer < texts)
+    if seconds < (needed_seconds := needed * fewer * text_seconds):
+        least = f"--minutes {math.ceil(needed_seconds / 60)} makes {needed}, a smaller --max-length more"
+        remedies.append(f"then {least}" if remedies else least)
     return (
         f"warning: --minutes {minutes:g} makes about {seconds / step_seconds:,.0f} steps at --batch-size "
         f"{texts * replicas}, too few to learn from: {'; '.join(remedies)}"

@@ -71,20 +71,15 @@ def gather(pieces: nn.Module, whole: nn.Module) -> None:
         buffer.copy_(own)
 
 
-def of_all(piece: Any) -> Any:
-    """The whole tensor that processes have in pieces; anything else as it is."""
+def of_all(piece: Tensor) -> Tensor:
+    """The whole tensor that processes have in pieces."""
     return piece.full_tensor() if isinstance(piece, DTensor) else piece
-
-
-def own_part(piece: Tensor) -> Tensor:
-    """What this process has of a tensor."""
-    return piece.to_local() if isinstance(piece, DTensor) else piece
 
 
 def whole_state(state: dict[str, Any]) -> dict[str, Any]:
     """The state of an optimizer of pieces as that of an optimizer of whole weights, on the CPU."""
     states = {
-        number: {name: x.cpu() if isinstance(x := of_all(value), Tensor) else x for name, value in moments.items()}
+        number: {name: of_all(x).cpu() if isinstance(x, Tensor) else x for name, x in moments.items()}
         for number, moments in state["state"].items()
     }
     return {**state, "state": states}
@@ -92,15 +87,11 @@ def whole_state(state: dict[str, Any]) -> dict[str, Any]:
 
 def share_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     """The opposite of :func:`whole_state`: a hook of an optimizer of pieces for what it is about to load."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-
-    def part(value: Any, weight: Tensor) -> Any:
-        if not isinstance(weight, DTensor) or not isinstance(value, Tensor) or value.shape != weight.shape:
-            return value
-        return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
-
-    states = {
-        number: {name: part(value, weights[number]) for name, value in moments.items()}
-        for number, moments in state["state"].items()
-    }
+    weights: list[Any] = [weight for group in optimizer.param_groups for weight in group["params"]]
+    states = {number: dict(moments) for number, moments in state["state"].items()}
+    for number, moments in states.items():
+        weight = weights[number]
+        for name, value in moments.items():
+            if isinstance(value, Tensor) and value.shape == weight.shape:  # and no count of steps
+                moments[name] = distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
     return {**state, "state": states}

@@ -71,15 +71,24 @@ def measure_beside_full_attention(step: ModelStep) -> tuple[Cost, Cost]:
 
 
 def with_full_attention(step: ModelStep) -> ModelStep:
-    """The step of the same model with full attention."""
-    return replace(step, config=_with_full_attention(step.config))
+    """The step of the same model with full attention, in both parts of an encoder-decoder."""
+
+    def full(config: dict[str, Any]) -> dict[str, Any]:
+        if "encoder_class" in config:
+            return {**config, "linformer": None}
+        if config.get("backbone_config"):
+            return with_ordinary_attention(config)
+        if "encoder" in config:
+            return {**config, **{side: full(config[side]) for side in ("encoder", "decoder")}}
+        return with_changes(config, {"attention": "full"})
+
+    return replace(step, config=full(step.config))
 
 
 def measure_steps(steps: Sequence[ModelStep], seconds: float = PATIENCE) -> list[Cost]:
     """What each costs, all in turn for so many seconds; why, for one that failed or would take longer."""
-    ends, costs = time.monotonic() + seconds, list[Cost]()
+    ends, failed = time.monotonic() + seconds, dict[int, str]()
     runs, peaks, taken = dict[int, Callable[[], None]](), dict[int, int](), [list[float]() for _ in steps]
-    failed: dict[int, str] = {}
     with torch.random.fork_rng():
         for turn in range(1 + TURNS):
             for number, step in enumerate(steps):
@@ -98,10 +107,11 @@ def measure_steps(steps: Sequence[ModelStep], seconds: float = PATIENCE) -> list
                     reason = f"{type(error).__name__}: {error}".splitlines()[0]
                     failed[number] = "out of memory" if "memory" in reason.lower() else reason[:REASON]
                     runs.pop(number, None)
-    for number, step in enumerate(steps):
-        tokens, timed = step.batch_size * step.length, taken[number][1:] or taken[number]
-        costs.append(failed.get(number) or StepCost(tokens / median(timed), peaks[number] / 1e6))
-    return costs
+    return [
+        failed.get(number)
+        or StepCost(step.batch_size * step.length / median(taken[number][1:] or taken[number]), peaks[number] / 1e6)
+        for number, step in enumerate(steps)
+    ]
 
 
 def _check_time(step: ModelStep, seconds: float) -> None:
@@ -110,7 +120,7 @@ def _check_time(step: ModelStep, seconds: float) -> None:
         return
     quarter = build_step(replace(step, length=step.length // 4))
     quarter()
-    growth = 16 if step.config == _with_full_attention(step.config) else 4
+    growth = 16 if step == with_full_attention(step) else 4
     if growth * mean_seconds(quarter, step.device) > seconds:
         raise TimeoutError(f"would take over {format_duration(seconds)}")
 
@@ -156,53 +166,33 @@ def build_step(step: ModelStep) -> Callable[[], None]:
     return train
 
 
-def _with_full_attention(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with full attention, in both parts of an encoder-decoder."""
-    if "encoder_class" in config:
-        return {**config, "linformer": None}
-    if config.get("backbone_config"):
-        return with_ordinary_attention(config)
-    if "encoder" in config:
-        return {**config, **{side: _with_full_attention(config[side]) for side in ("encoder", "decoder")}}
-    return with_changes(config, {"attention": "full"})
-
-
 def _build(step: ModelStep) -> tuple[nn.Module, dict[str, Any]]:
+    shape = (step.batch_size, step.length)
     if step.model_class == LINEAR:
         encoder = linear_or_original(step.config)
         cast(nn.Module, encoder).to(step.device).train(step.training)
-        ids = torch.full((step.batch_size, step.length), encoder.config.vocab_size - 1, device=step.device)
+        ids = torch.full(shape, encoder.config.vocab_size - 1, device=step.device)
         return cast(nn.Module, encoder), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     seq2seq = "encoder" in step.config
     config: Any = (LinformerSeq2SeqConfig if seq2seq else LinformerConfig)(**step.config)
-    reader = config.encoder if seq2seq else config
+    reader, writer = (config.encoder, config.decoder) if seq2seq else (config, config)
     model: nn.Module = getattr(models, step.model_class)(config)
     model.to(step.device).train(step.training)
-    shape = (step.batch_size, step.length)
     ids = torch.randint(1, reader.vocab_size, shape, device=step.device)
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if step.training:
-        batch |= _targets(step.model_class, config, ids)
-    return model, batch
-
-
-def _targets(model_class: str, config: Any, ids: torch.Tensor) -> dict[str, Any]:
-    """Targets of the shape that the model expects."""
-    first = torch.zeros_like(ids[:, 0])
-    match model_class:
-        case "LinformerModel":
-            return {}
-        case "LinformerForMaskedLM":
-            masked = torch.rand(ids.shape, device=ids.device) < MASK_SHARE
-            return {"labels": ids.masked_fill(~masked, IGNORED), "sparse_prediction": True}
-        case "LinformerForCausalLM":
-            return {"labels": ids}
-        case "LinformerForTokenClassification":
-            return {"labels": torch.zeros_like(ids)}
-        case "LinformerForQuestionAnswering":
-            return {"start_positions": first, "end_positions": first}
-        case "LinformerForConditionalGeneration":
-            return {"labels": ids[:, : config.decoder.max_position_embeddings]}
+    batch: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if not step.training:
+        return model, batch
+    first, kept = torch.zeros_like(ids[:, 0]), torch.rand(shape, device=step.device) >= MASK_SHARE
+    label = {"labels": first}
     if config.problem_type in ("regression", "multi_label_classification"):
-        return {"labels": torch.zeros(len(ids), len(config.label_names), device=ids.device)}
-    return {"labels": first}
+        label = {"labels": torch.zeros(len(ids), len(config.label_names), device=step.device)}
+    targets: dict[str, dict[str, Any]] = {
+        "LinformerModel": {},
+        "LinformerForMaskedLM": {"labels": ids.masked_fill(kept, IGNORED), "sparse_prediction": True},
+        "LinformerForCausalLM": {"labels": ids},
+        "LinformerForTokenClassification": {"labels": torch.zeros_like(ids)},
+        "LinformerForQuestionAnswering": {"start_positions": first, "end_positions": first},
+        "LinformerForConditionalGeneration": {"labels": ids[:, : writer.max_position_embeddings]},
+        "LinformerForSequenceClassification": label,
+    }
+    return model, {**batch, **targets[step.model_class]}

@@ -27,10 +27,8 @@ from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.whole_documents import WholeDocuments
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_parts import DocumentParts
-from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.encoder_baselines import embedder_baselines
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.fitting import fit
 from torch_linformer.training.frozen_search import learn_search
 from torch_linformer.training.initial_model import build_model, has_new_head
 from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
@@ -40,9 +38,9 @@ from torch_linformer.training.run_report import Outcome, show_outcome, write_out
 from torch_linformer.training.search_parts import weigh_vectors
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention, step_of
-from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
+from torch_linformer.training.task_trainers import DocumentTrainer, RetrievalTrainer, trainer_for
 from torch_linformer.training.train_settings import BEGIN_PRETRAINED, LEXICAL_WIDTH, OF_WORDS, PRETRAINED, TrainSettings
-from torch_linformer.training.trainer import run_arguments
+from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
 

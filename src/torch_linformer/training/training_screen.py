@@ -41,23 +41,23 @@ class TrainingScreen(Screen):
         left = format_duration(seconds * (1 - done) / done)
         line = f"{shown_loss}{format_count(round(tokens_per_second))} tokens/s, {left} left"
         of = f"{step}/{'~' if steps < self.steps else ''}{steps}"
-        if self.bar is not None:
-            self.bar.update(self.task, completed=step, total=steps, line=f"{of} steps, {line}")
-        else:
-            self.say(f"step {of}: {line}")
+        self._show(step, steps, f"{of} steps, {line}", f"step {of}: {line}")
 
     def read(self, tokens: int, seconds: float) -> None:
         """How many of the tokens that were announced as steps have been read, and how long it took."""
         done = tokens / self.steps
         line = f"{format_count(round(tokens / seconds))} tokens/s, {format_duration(seconds * (1 - done) / done)} left"
+        self._show(tokens, self.steps, line, f"{format_percent(done)} read: {line}")
+
+    def _show(self, completed: int, total: int, beside_bar: str, without_bar: str) -> None:
         if self.bar is not None:
-            self.bar.update(self.task, completed=tokens, line=line)
+            self.bar.update(self.task, completed=completed, total=total, line=beside_bar)
         else:
-            self.say(f"{format_percent(done)} read: {line}")
+            self.say(without_bar)
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         timing = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")
         named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-        scores = {name: value for name, value in named.items() if name not in timing}
-        shown = ", ".join(f"{name} {value}" for name, value in format_scores(scores).items())
+        scores = format_scores({name: value for name, value in named.items() if name not in timing})
+        shown = ", ".join(f"{name} {value}" for name, value in scores.items())
         self.say(f"step {step}: validation {shown}")

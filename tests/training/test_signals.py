@@ -10,9 +10,8 @@ import pytest
 from torch_linformer.errors import Stopped
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.opening.folder import checkpoints, is_whole
-from torch_linformer.training import fitting
-from torch_linformer.training.fitting import Interrupted
-from torch_linformer.training.trainer import RunTrainer
+from torch_linformer.training import trainer
+from torch_linformer.training.trainer import Interrupted, RunTrainer
 
 # Epochs of seven steps, of several parts of at least four documents; scored, with a checkpoint, every second step.
 OPTIONS = {"max_steps": 11, "batch_size": 16, "validation": "0.3", "baseline": False}
@@ -93,7 +92,7 @@ def test_a_signal_ends_a_run_at_the_next_part_and_it_goes_on_as_if_there_had_bee
 def test_a_second_signal_ends_a_run_at_once_and_leaves_its_folder(
     train_quickly, send_in, tmp_path, monkeypatch, signum
 ):
-    monkeypatch.setattr(fitting, "SAME_SIGNAL", 0.0)
+    monkeypatch.setattr(trainer, "SAME_SIGNAL", 0.0)
     passes = send_in(0, 1, signal.SIGTERM, signum)
     with pytest.raises(Stopped) as error:
         train_quickly(tmp_path / "run", **OPTIONS)
