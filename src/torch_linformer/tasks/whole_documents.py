@@ -16,11 +16,15 @@ from torch_linformer.data.windows import document_means
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.tasks.baselines import majority_baseline, mean_baseline
-from torch_linformer.tasks.calibration_metrics import calibration_metrics
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.linear_classifiers import best_threshold
-from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
-from torch_linformer.tasks.tallies import tally
+from torch_linformer.tasks.metrics import (
+    calibration_metrics,
+    classification_metrics,
+    multilabel_metrics,
+    regression_metrics,
+    tally,
+)
 from torch_linformer.tasks.task import ColumnLists, Task, label_config
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch_linformer.reporting.plots import confusion_matrix, reliability_diagram
 from torch_linformer.reporting.report import Section
 from torch_linformer.reporting.tables import format_percent, format_score
-from torch_linformer.tasks.calibration_metrics import BINS
+from torch_linformer.tasks.metrics import BINS
 
 
 def label_sections(scores: Mapping[str, Any], names: Sequence[str]) -> list[Section]:

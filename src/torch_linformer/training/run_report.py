@@ -30,8 +30,8 @@ from torch_linformer.reporting.report import (
 )
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_score, score_title
 from torch_linformer.tasks.baselines import BASELINES
+from torch_linformer.tasks.metrics import paired_difference
 from torch_linformer.tasks.retrieval import Retrieval
-from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields
 from torch_linformer.training.document_parts import NETWORK, SUM, Weighed, worth_of_parts

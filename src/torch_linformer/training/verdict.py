@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_linformer.reporting.tables import format_count, score_title
-from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
+from torch_linformer.tasks.metrics import is_more_than_chance, paired_difference
 
 
 @dataclass(frozen=True)
