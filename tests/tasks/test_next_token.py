@@ -167,7 +167,7 @@ def test_it_predicts_nothing_of_a_document(clm_run):
 
 @pytest.mark.parametrize(
     "options",
-    [{"k": "0"}, {"window": 0}, {"attention": "full"}, {"tokenizer": "bytes", "packing": False}],
+    [{"k": "0"}, {"window": 0}, {"model": {"attention": "full"}}, {"tokenizer": "bytes", "packing": False}],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),
 )
 def test_other_causal_models(train_quickly, tmp_path, options):
@@ -175,8 +175,8 @@ def test_other_causal_models(train_quickly, tmp_path, options):
     config = load_model(str(tmp_path / "run")).config
     assert (config.k, config.window, config.attention) == (
         int(options.get("k", 6)),
-        None if options.keys() & {"window", "attention"} else 64,
-        options.get("attention", "linformer"),
+        None if options.keys() & {"window", "model"} else 64,
+        "full" if "model" in options else "linformer",
     )
 
 
