@@ -18,7 +18,7 @@ from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.opening.load import load_model, load_tokenizer
-from torch_linformer.tasks.language_modeling import CausalLanguageModeling, token_bytes
+from torch_linformer.tasks.language_modeling import CausalLanguageModeling
 from torch_linformer.training.train_settings import TrainSettings
 
 PAD, CLS, SEP = range(3)
@@ -102,10 +102,6 @@ def test_the_scores_are_those_of_the_loss(clm_run):
     outputs = model(**batch)
     nats, tokens, _ = task.reduce(outputs.logits, batch["labels"]).sum(dim=0).tolist()
     assert nats / tokens == pytest.approx(outputs.loss.item(), rel=1e-5)
-
-
-def test_bytes_of_tokens(byte_tokens):
-    assert token_bytes(byte_tokens).tolist() == [0] * 4 + [1] * 256
 
 
 # A finished run

@@ -167,27 +167,23 @@ inputs = tokenizer("Once upon a time", return_tensors="pt")  # begins with the s
 outputs = model.generate(**inputs, max_new_tokens=100, do_sample=True)
 print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, *, packing: bool = True) -> None:
-        super().__init__(tokenizer, seed, packing=packing)
-        self.special = frozenset(tokenizer.all_special_ids)
-
     @property
     def config(self) -> dict[str, Any]:
         return {"bos_token_id": self.tokenizer.bos_token_id, "eos_token_id": self.tokenizer.eos_token_id}
 
     def collate(self, windows: list[dict[str, Any]]) -> Batch:
         batch = super().collate(windows)
-        return {**batch, "labels": pad_targets([self._targets(row) for row in windows], batch["attention_mask"])}
-
-    def _targets(self, row: dict[str, Any]) -> list[int]:
-        targets = list(row["input_ids"])
-        targets[0] = IGNORED  # with padding on the left something would seem to stand before it
-        if not row["ends"]:
-            last = len(targets)
-            while targets[last - 1] in self.special:
-                last -= 1
-            targets[last:] = [IGNORED] * (len(targets) - last)
-        return targets
+        rows, special = [], set(self.tokenizer.all_special_ids)
+        for window in windows:
+            targets = list(window["input_ids"])
+            targets[0] = IGNORED  # with padding on the left something would seem to stand before it
+            if not window["ends"]:
+                last = len(targets)
+                while targets[last - 1] in special:
+                    last -= 1
+                targets[last:] = [IGNORED] * (len(targets) - last)
+            rows.append(targets)
+        return {**batch, "labels": pad_targets(rows, batch["attention_mask"])}
 
     def reduce(self, logits: Tensor, labels: Tensor) -> Tensor:
         return super().reduce(logits[:, :-1], labels[:, 1:])  # as the model shifts them in its loss

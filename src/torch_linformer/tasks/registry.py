@@ -45,8 +45,9 @@ def task_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: in
             if problem == "regression" or (problem is None and len(names) == 1):  # as the loss takes it too
                 return Regression(tokenizer, lexical=lexical)
             if problem == "multi_label_classification":
-                threshold = getattr(config, "threshold", 0.5)
-                return MultiLabel(tokenizer, names, lexical=lexical, threshold=threshold)
+                several = MultiLabel(tokenizer, names, lexical=lexical)
+                several.threshold = getattr(config, "threshold", several.threshold)
+                return several
             return Classification(tokenizer, names, lexical=lexical)
         case "tokens":
             return tagging_of(tokenizer, names)

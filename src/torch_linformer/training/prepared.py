@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -116,7 +116,13 @@ def prepare(
     """Learn or load the tokenizer, and make the examples of the three parts of the documents."""
     for note in (*splits.notes, *splits.warnings):
         screen.say(note)
-    tokenizer = _tokenizer(settings, first, splits, checkpoint)
+    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
+    if checkpoint is not None:
+        tokenizer = build_tokenizer(str(checkpoint), (), **options)
+    elif first is not None:
+        tokenizer = for_documents(load_tokenizer(first.source), **options)
+    else:
+        tokenizer = build_tokenizer(settings.tokenizer, _texts(splits.train, settings.seed), **options)
     reader = DocumentEncoder(tokenizer, settings.length)
     parts = {name: with_text(getattr(splits, name), reader, screen.say) for name in ("train", "validation", "test")}
     splits = dataclasses.replace(splits, **parts)
@@ -141,17 +147,6 @@ def prepare(
     return Prepared(splits, tokenizer, task, train, validation, test)
 
 
-def _tokenizer(
-    settings: TrainSettings, first: FirstModel | None, splits: Splits, checkpoint: Path | None
-) -> PreTrainedTokenizerFast:
-    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
-    if checkpoint is not None:
-        return build_tokenizer(str(checkpoint), (), **options)
-    if first is not None:
-        return for_documents(load_tokenizer(first.source), **options)
-    return build_tokenizer(settings.tokenizer, _texts(splits.train, settings.seed), **options)
-
-
 def _texts(documents: Dataset, seed: int) -> Iterator[str]:
     """Documents in random order, up to as much text as a tokenizer learns from."""
     characters = 0
@@ -168,15 +163,12 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
     """How many documents there are for what, their labels and lengths, and what of them is not read."""
     tokens = train.num_tokens
     long = tokens > settings.length
-    screen.say(
-        f"{format_count(len(splits.train))} documents to train on, {format_count(len(splits.validation))} for "
-        f"validation, {format_count(len(splits.test))} held out"
-    )
+    counted: dict[str, Callable[[Dataset], int]] = {"documents": len}
     if "queries" in splits.train.column_names:
-        train_queries, validation_queries, test_queries = (
-            format_count(len(queries_of(part))) for part in (splits.train, splits.validation, splits.test)
-        )
-        screen.say(f"{train_queries} queries to train on, {validation_queries} for validation, {test_queries} held out")
+        counted["queries"] = lambda part: len(queries_of(part))
+    for name, count in counted.items():
+        numbers = [format_count(count(part)) for part in (splits.train, splits.validation, splits.test)]
+        screen.say("{} {name} to train on, {} for validation, {} held out".format(*numbers, name=name))
     if splits.names:
         labels = ", ".join(splits.names[:20]) + (", …" if len(splits.names) > 20 else "")
         screen.say(f"{len(splits.names)} labels: {labels}")
@@ -192,7 +184,14 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
     for question in ask_of_lines(sum(map(len, (splits.train, splits.validation, splits.test))), tokens):
         screen.say(question)
     if not in_windows and long.mean() > MOST:
-        screen.say(_longer(tokens, settings))
+        enough = float(np.quantile(tokens, READ_WHOLE))
+        longer = next((length for length in LENGTHS if length >= enough), LENGTHS[-1])
+        windows = "" if settings.task in NO_WINDOWS else "; --overflow windows reads all of them"
+        screen.say(
+            f"warning: most documents are cut: --max-length {longer} reads {format_percent((tokens <= longer).mean())} "
+            f"of them whole, with steps of up to {longer / settings.length:.2g} times the time (--check measures it)"
+            f"{windows}"
+        )
     if settings.task == "seq2seq":
         tokens = np.asarray(train.windows["target_tokens"][:])
         long = tokens > settings.target_length
@@ -200,18 +199,6 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
             f"tokens a target: median {format_count(np.median(tokens))}; {format_percent(long.mean())} are cut at "
             f"--max-target-length {settings.target_length}"
         )
-
-
-def _longer(tokens: np.ndarray, settings: TrainSettings) -> str:
-    """What reads most of the documents whole, where most are cut, and what that costs."""
-    enough = float(np.quantile(tokens, READ_WHOLE))
-    longer = next((length for length in LENGTHS if length >= enough), LENGTHS[-1])
-    whole, slower = format_percent(float((tokens <= longer).mean())), longer / settings.length
-    windows = "" if settings.task in NO_WINDOWS else "; --overflow windows reads all of them"
-    return (
-        f"warning: most documents are cut: --max-length {longer} reads {whole} of them whole, with steps of up to "
-        f"{slower:.2g} times the time (--check measures it){windows}"
-    )
 
 
 def describe_model(

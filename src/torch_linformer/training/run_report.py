@@ -254,15 +254,12 @@ def _costs(outcome: Outcome) -> list[Section]:
     rows = [("this model", *cost_cells(ours)), ("the same with full attention", *cost_cells(full))]
     if isinstance(ours, StepCost) and isinstance(full, StepCost):
         rows.append(("this model is", *compare_costs(ours, full)))
-    section = Section(
-        "A training step, compared with full attention",
-        text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, both models "
-        "in turn; a step that would take over 2 minutes is left out. Peak memory is that of the step, "
-        "without parameters and batch.",
-        columns=("model", "tokens/s", "peak memory, MB"),
-        rows=rows,
+    text = (
+        f"One training step of {settings.batch_size} × {settings.length:,} tokens, both models in turn; a step that "
+        "would take over 2 minutes is left out. Peak memory is that of the step, without parameters and batch."
     )
-    return [section]
+    columns = ("model", "tokens/s", "peak memory, MB")
+    return [Section("A training step, compared with full attention", text=text, columns=columns, rows=rows)]
 
 
 def _data(outcome: Outcome) -> list[Section]:
@@ -271,16 +268,11 @@ def _data(outcome: Outcome) -> list[Section]:
     documents = {f"{part} documents": count for part, count in outcome.metrics["documents"].items()}
     cut = "Tokens of whole documents; the line is what the model reads at once."
     kept = "The weights that were best on the validation documents are the ones kept."
+    metric, higher = f"eval_{task.best_metric}", task.larger_is_better
     return [
         Section("Data", text="\n\n".join(splits.notes), facts=documents | splits.repeats, detail=True),
         Section("Length of the training documents", figure=lengths, caption=cut),
-        learning_curve(
-            "Learning curve",
-            outcome.history,
-            f"eval_{task.best_metric}",
-            larger_is_better=task.larger_is_better,
-            caption=kept,
-        ),
+        learning_curve("Learning curve", outcome.history, metric, larger_is_better=higher, caption=kept),
     ]
 
 
