@@ -45,7 +45,7 @@ def test_each_word_is_given_its_most_frequent_tag():
         starts = [[0, *(row[:-1] + 1)] for row in ends]
         return {"text": texts, "word_starts": starts, "word_ends": ends, "label": tags}
 
-    tags = [["B-X", "B-Y", "O"], ["B-X", "O", "O", "O", "O"]]
+    tags = [["O", "B-Y", "B-X"], ["B-X", "O", "O", "O", "O"]]
     # a is B-X twice of three times, b is B-Y and O once each and was B-Y first, d is new: O is most frequent.
     true, expected = [["B-X"], ["O", "O", "B-X"]], [["B-X"], ["B-Y", "O", "O"]]
     scores = baseline(Tagging, documents(tags, "a b a", "a b c c c"), documents(true, "a", "b c d"))

@@ -38,7 +38,8 @@ def task_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: in
         return CausalLanguageModeling(tokenizer, seed)
     if isinstance(model, SequenceToSequence.model_class):
         return SequenceToSequence(tokenizer, model.decoder.config.max_position_embeddings)
-    names = [config.id2label[number] for number in sorted(config.id2label)]  # in the order of the logits
+    labels = config.id2label or {}
+    names = [labels[number] for number in sorted(labels)]  # in the order of the logits
     match head_of(model):
         case "rows":
             problem, lexical = config.problem_type, getattr(model, "lexical", None) is not None
