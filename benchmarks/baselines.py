@@ -42,7 +42,7 @@ from learning import chosen, run_all, write_results
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.reporting.report import markdown_table
-from torch_linformer.tasks.tallies import paired_difference, tally
+from torch_linformer.tasks.metrics import paired_difference, tally
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.tasks.word_features import SHORT, WordCounts
 from torch_linformer.training.splits import Splits, load_splits

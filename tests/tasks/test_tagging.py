@@ -193,9 +193,3 @@ def test_best_tag_and_its_probability(tokenizer):
     logits = torch.tensor([[[0.0, np.log(3.0)], [5.0, 5.0]]])
     reduced = Tagging(tokenizer, ["O", "B"]).reduce(logits, None)
     assert reduced[0, 0].tolist() == pytest.approx([1.0, 0.75]) and reduced[0, 1, 1] == 0.5
-
-
-def test_the_baseline_knows_words(tokenizer):
-    train, test = tagged((WORDS, TAGS)), tagged((["Rome", "met", "Oslo"], ["B-LOC", "O", "B-LOC"]))
-    baseline = Tagging(tokenizer, NAMES).baselines(train, train, test, seed=0)["frequent_tag"]
-    assert set(baseline) == {"f1", "accuracy"} and 0 < baseline["accuracy"] < 1

@@ -133,14 +133,3 @@ def test_the_unit_ends_up_in_the_model(tokenizer):
     torch.testing.assert_close(model(ids).logits, before * 20 + 100)
     assert (task.center, task.scale) == (0.0, 1.0)  # nothing is left to be undone
     assert model.config.problem_type == "regression" and model.num_labels == 1
-
-
-# Baselines
-
-
-def test_baselines(tokenizer):
-    one = Dataset.from_dict({"label": ["rain"] * 30 + ["sun"] * 10})
-    number = Dataset.from_dict({"label": [1.0] * 30 + [3.0] * 10})
-    assert Classification(tokenizer, ["rain", "sun"]).baselines(one, one, one, 0) == {"majority": {"accuracy": 0.75}}
-    mean = Regression(tokenizer).baselines(number, number, number, 0)["mean"]
-    assert mean["mse"] == pytest.approx(0.75) and mean["spearman"] == 0.0

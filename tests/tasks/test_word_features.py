@@ -145,7 +145,7 @@ def test_what_one_of_many_documents_has_is_left_out_and_only_known_documents_cou
     counts = WordCounts(tokenizer, len(tokenizer), ids, len(texts) + 1, characters=False)
     assert not {code_of("once"), code_of("only")} & set(counts.codes.tolist())
     few = WordCounts(tokenizer, len(tokenizer), ids[-2:], 1, characters=False)
-    assert few.codes.tolist() == [code_of("once")]
+    assert few.codes.tolist() == [code_of("once")] and few.counts.toarray().tolist() == [[1.0], [0.0]]
 
 
 def test_the_most_usual_features_are_kept(texts, monkeypatch):

@@ -87,7 +87,17 @@ class Answering(Task):
             number = window["document"]
             nothing[number] = min(nothing[number], float(scores[0].sum()))
             best[number] = max(best[number], _best_span(window, np.asarray(scores), self.max_answer_length))
-        return [_answer(*each) for each in zip(best, nothing, texts, strict=True)]
+        answers = []
+        for text, (score, start, end), no_answer in zip(texts, best, nothing, strict=True):
+            span = text[start:end] if score > no_answer else ""
+            answer = span.strip()  # a token may begin with the space before its word
+            start = start + len(span) - len(span.lstrip()) if answer else 0
+            # Of the span against no answer.
+            probability = float(1 / (1 + np.exp(np.clip(no_answer - score, -50, 50))))
+            answers.append(
+                {"answer": answer, "start": start, "end": start + len(answer), "score": round(probability, 6)}
+            )
+        return answers
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         return answer_metrics(documents["answers"][:], [answer["answer"] for answer in answers])
@@ -102,16 +112,6 @@ class Answering(Task):
 
     def describe(self, answer: dict[str, Any], document: Document) -> dict[str, Any]:
         return answer
-
-
-def _answer(best: tuple[float, int, int], nothing: float, text: str) -> dict[str, Any]:
-    """The best span of a text, unless no answer has a better score."""
-    score, start, end = best
-    span = text[start:end] if score > nothing else ""
-    answer = span.strip()  # a token may begin with the space before its word
-    start = start + len(span) - len(span.lstrip()) if answer else 0
-    probability = float(1 / (1 + np.exp(np.clip(nothing - score, -50, 50))))  # odds of the span against no answer
-    return {"answer": answer, "start": start, "end": start + len(answer), "score": round(probability, 6)}
 
 
 def _tokens_of(window: dict[str, Any], start: int, end: int) -> tuple[int, int]:

@@ -27,14 +27,11 @@ def token_vectors(documents: Iterable[Sequence[int]], vocab_size: int, width: in
     Source:
         Deerwester et al., Indexing by latent semantic analysis, JASIS 41(6), 1990.
     """
-    ids, counts, ends = [], [], [0]
-    for document in documents:
-        tokens, occurrences = np.unique(np.asarray(document), return_counts=True)
-        ids.append(tokens)
-        counts.append(occurrences)
-        ends.append(ends[-1] + len(tokens))
-    shape = (len(ids), vocab_size)
-    matrix = csr_matrix((np.concatenate(counts), np.concatenate(ids), ends), shape=shape, dtype=np.float32)
+    ids = [np.asarray(document, dtype=np.int64) for document in documents]
+    ends, shape = np.cumsum([0, *map(len, ids)]), (len(ids), vocab_size)
+    ones = np.ones(ends[-1], dtype=np.float32)
+    matrix = csr_matrix((ones, np.concatenate(ids), ends), shape=shape)
+    matrix.sum_duplicates()
     weighted = TfidfTransformer(sublinear_tf=True).fit_transform(matrix)
     rank = min(width, *shape)
     vectors = np.zeros((vocab_size, width), dtype=np.float32)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -98,28 +98,24 @@ class LinearClassifier:
         return Weights(np.stack([weight for weight, _ in fitted]), np.array([bias for _, bias in fitted]))
 
     def _one(self, features: Any, target: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, float]:
-        """Weights and bias of one label."""
         if len(np.unique(target)) < 2:
             return np.zeros(features.shape[1]), float(np.log(SELDOM) * (1 - 2 * target[:1].sum()))
         if self.loss == "logistic":
             model: Any = LogisticRegression(C=self.cost, solver="liblinear", random_state=0)
         else:
             model = LinearSVC(C=self.cost, dual="auto", random_state=0)
-        factors = _ratios(features, target) if self.ratios else None
+        factors: Any = 1.0
+        if self.ratios:
+            occurs = features.getnnz(axis=0) > 0
+            sums = (np.asarray(features[target == label].sum(axis=0)).ravel()[occurs] + SMOOTHING for label in (0, 1))
+            without, having = (counts / counts.sum() for counts in sums)
+            factors = np.zeros(features.shape[1], dtype=features.dtype)
+            factors[occurs] = np.log(having / without)
+            features = features.multiply(factors).tocsr()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early it still is a measured classifier
-            model.fit(features if factors is None else features.multiply(factors).tocsr(), target, weights)
-        return model.coef_[0] * (1.0 if factors is None else factors), float(model.intercept_[0])
-
-
-def _ratios(features: Any, target: np.ndarray) -> np.ndarray:
-    """The logarithm of each feature's share under a label over that under the others; 0 where it does not occur."""
-    occurs = features.getnnz(axis=0) > 0
-    sums = (np.asarray(features[target == label].sum(axis=0)).ravel()[occurs] + SMOOTHING for label in (0, 1))
-    without, having = (counts / counts.sum() for counts in sums)
-    ratios = np.zeros(features.shape[1], dtype=features.dtype)
-    ratios[occurs] = np.log(having / without)
-    return ratios
+            model.fit(features, target, weights)
+        return model.coef_[0] * factors, float(model.intercept_[0])
 
 
 @dataclass(frozen=True)
@@ -137,14 +133,10 @@ class RidgeRegression:
         return Weights(model.coef_[None], np.atleast_1d(model.intercept_))
 
 
-class LinearModel(Protocol):
-    """Something that is fitted as these are."""
-
-    def fit(self, features: Any, targets: np.ndarray, *, balanced: bool = False) -> Weights: ...
-
+LinearModel = LinearClassifier | RidgeRegression
 
 # The first of each compares kinds of features, and all of them are then compared on the best kind.
-CLASSIFIERS: tuple[LinearModel, ...] = (
+CLASSIFIERS = (
     LinearClassifier(),
     LinearClassifier(cost=0.1),
     LinearClassifier(cost=10.0),
@@ -152,7 +144,7 @@ CLASSIFIERS: tuple[LinearModel, ...] = (
     LinearClassifier(cost=0.1, ratios=True),
     LinearClassifier("logistic", 30.0, ratios=True),
 )
-REGRESSIONS: tuple[LinearModel, ...] = (RidgeRegression(), RidgeRegression(0.1), RidgeRegression(10.0))
+REGRESSIONS = (RidgeRegression(), RidgeRegression(0.1), RidgeRegression(10.0))
 
 
 def searched(labels: int = 1) -> int:

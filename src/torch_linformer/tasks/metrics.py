@@ -1,7 +1,7 @@
-"""What a model is worth: its scores, from the true answers and the predicted ones, ready for JSON.
+"""What a model is worth: its scores, from the true answers and the predicted ones, and how much of them is chance.
 
-A score whose denominator is zero is 0. ``per_label`` is a list of ``label``, ``precision``, ``recall``, ``f1`` and
-``support``; ``macro_f1`` is the mean F1 of the labels that occur, true or predicted.
+Scores are ready for JSON. One whose denominator is zero is 0. ``per_label`` is a list of ``label``, ``precision``,
+``recall``, ``f1`` and ``support``; ``macro_f1`` is the mean F1 of the labels that occur, true or predicted.
 """
 
 import math
@@ -9,7 +9,8 @@ import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ _IOBES = str.maketrans("LUM", "ESI")  # the letters that BILOU and BMES use for 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
+BINS = 15  # of the highest probability, of equal width
+CHANCE = 2.0  # standard errors, which chance alone exceeds one time in twenty
+
 Scores = dict[str, Any]
 
 
@@ -41,22 +45,39 @@ def classification_metrics(labels: Sequence[int], predictions: Sequence[int], na
     Returns:
         ``accuracy``, ``macro_f1``, ``per_label`` and ``confusion_matrix`` (rows true, columns predicted).
     """
-    true, predicted = np.asarray(labels, dtype=np.int64), np.asarray(predictions, dtype=np.int64)
-    if true.ndim != 1 or true.shape != predicted.shape or not true.size:
-        expected = "two equally long lists with at least one entry"
-        raise ValueError(f"labels and predictions must be {expected}, got {true.shape} and {predicted.shape}")
-    both = np.concatenate([true, predicted])
-    if both.min() < 0 or both.max() >= len(names):
-        raise ValueError(f"labels must be 0 to {len(names) - 1}, got {both.min()} to {both.max()}")
     ids = range(len(names))
     # Not classification_report: in its dictionary a label named "accuracy" would hide a score.
-    scores = precision_recall_fscore_support(true, predicted, labels=ids, average=None, zero_division=0)
+    scores = precision_recall_fscore_support(labels, predictions, labels=ids, average=None, zero_division=0)
     return {
-        "accuracy": float(accuracy_score(true, predicted)),
-        "macro_f1": float(scores[2][np.unique(both)].mean()),
+        "accuracy": float(accuracy_score(labels, predictions)),
+        "macro_f1": float(scores[2][np.union1d(labels, predictions)].mean()),
         "per_label": _per_label(names, scores),
-        "confusion_matrix": confusion_matrix(true, predicted, labels=ids).tolist(),
+        "confusion_matrix": confusion_matrix(labels, predictions, labels=ids).tolist(),
     }
+
+
+def calibration_metrics(labels: Sequence[int], probabilities: np.ndarray) -> Scores:
+    r"""Score the probabilities of all labels, ``(documents, labels)``, by the true ones.
+
+    .. math:: \mathrm{ECE} = \sum_m \frac{|B_m|}{n} \lvert \mathrm{acc}(B_m) - \mathrm{conf}(B_m) \rvert
+
+    The :math:`B_m` are 15 bins of equal width of the highest probability of each of n documents; acc is the share whose
+    most probable label is right, conf the mean of that probability (Guo et al. 2017, arXiv 1706.04599, section 2).
+
+    Returns:
+        ``ece``, the expected calibration error; ``nll``, the mean of −ln of the probability of the true label; and
+        ``reliability``: ``confidence``, ``accuracy`` and ``documents`` of each bin that has any.
+    """
+    true, predicted = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
+    highest, right = predicted.max(axis=1), predicted.argmax(axis=1) == true
+    bins = np.ceil(highest * BINS).clip(1, BINS)
+    reliability = [
+        {"confidence": float(highest[here].mean()), "accuracy": float(right[here].mean()), "documents": int(here.sum())}
+        for here in (bins == number for number in np.unique(bins))
+    ]
+    gaps = [row["documents"] * abs(row["accuracy"] - row["confidence"]) for row in reliability]
+    nll = -np.log(predicted[np.arange(len(true)), true].clip(1e-30)).mean()
+    return {"ece": float(sum(gaps) / len(true)), "nll": float(nll), "reliability": reliability}
 
 
 def tagging_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
@@ -73,16 +94,10 @@ def tagging_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[
         ``accuracy`` (share of the tokens whose tag is right), ``f1``, ``precision``, ``recall`` (of all entities
         together), ``macro_f1`` and ``per_label``, both by type.
     """
-    lengths = [[len(tags) for tags in documents] for documents in (true, predicted)]
-    if lengths[0] != lengths[1] or not sum(lengths[0]):
-        raise ValueError(
-            "true and predicted must hold as many tags for each document, and one at least;"
-            f" got {sum(lengths[0])} and {sum(lengths[1])} for {len(true)} and {len(predicted)} documents"
-        )
     tags = {tag for documents in (true, predicted) for document in documents for tag in document}
     spelled = any(map(TAG_PREFIX.match, tags)) or ("B" in tags and tags <= _BARE_TAGS)
-    as_entity = as_iobes if spelled else _as_single_token
-    sides = [[[as_entity(tag) for tag in document] for document in documents] for documents in (true, predicted)]
+    spelling = {tag: as_iobes(tag) if spelled or tag == "O" else f"S-{tag}" for tag in tags}
+    sides = [[[spelling[tag] for tag in document] for document in documents] for documents in (true, predicted)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # seqeval warns of every tag without a prefix, and of scores of nothing
         names = sorted({name for side in sides for name, *_ in entities.get_entities(side)})
@@ -115,8 +130,6 @@ def answer_metrics(true: Sequence[Sequence[str]], predicted: Sequence[str]) -> S
         have none, also ``has_answer_exact_match`` and ``has_answer_f1`` of the former and ``no_answer_accuracy`` of
         the latter.
     """
-    if len(true) != len(predicted) or not len(true):
-        raise ValueError(f"each question needs true answers and a predicted one, got {len(true)} and {len(predicted)}")
     scores = np.array([_answer_scores(golds, answer) for golds, answer in zip(true, predicted, strict=True)])
     exact_match, f1 = scores.mean(axis=0).tolist()
     means = {"exact_match": exact_match, "f1": f1}
@@ -137,19 +150,18 @@ def regression_metrics(true: Sequence[float], predicted: Sequence[float] | np.nd
     Returns:
         ``mse``, ``mae``, ``spearman``, ``pearson`` (the correlations) and ``r2``.
     """
-    targets, predictions = np.asarray(true, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
-    if targets.ndim != 1 or targets.shape != predictions.shape or not targets.size:
-        shapes = f"{targets.shape} and {predictions.shape}"
-        raise ValueError(f"true and predicted must be two equally long lists with at least one entry, got {shapes}")
-    if not np.isfinite(predictions).all():
+    sides = np.asarray(true, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
+    if not np.isfinite(sides[1]).all():
         return dict.fromkeys(("mse", "mae", "spearman", "pearson", "r2"), math.nan)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a model that has nearly diverged
+    with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a model that has nearly diverged, and of numbers that are nearly constant
+        varies = [bool(np.ptp(side)) for side in sides]
         return {
-            "mse": float(mean_squared_error(targets, predictions)),
-            "mae": float(mean_absolute_error(targets, predictions)),
-            "spearman": _correlation(spearmanr, targets, predictions),
-            "pearson": _correlation(pearsonr, targets, predictions),
-            "r2": float(r2_score(targets, predictions)) if np.ptp(targets) else 0.0,
+            "mse": float(mean_squared_error(*sides)),
+            "mae": float(mean_absolute_error(*sides)),
+            "spearman": float(spearmanr(*sides).statistic) if all(varies) else 0.0,
+            "pearson": float(pearsonr(*sides).statistic) if all(varies) else 0.0,
+            "r2": float(r2_score(*sides)) if varies[0] else 0.0,
         }
 
 
@@ -167,19 +179,12 @@ def multilabel_metrics(true: np.ndarray, predicted: np.ndarray, names: Sequence[
         ``micro_f1`` (over all documents and labels together), ``macro_f1``, ``exact_match`` (share of the documents
         whose labels are all right) and ``per_label``.
     """
-    targets, predictions = of_known(true, predicted)
-    if targets.ndim != 2 or targets.shape != predictions.shape or not targets.size or targets.shape[1] != len(names):
-        raise ValueError(
-            f"true and predicted must be of shape (documents, {len(names)}) with at least one of each,"
-            f" got {targets.shape} and {predictions.shape}"
-        )
-    if not np.isin([targets, predictions], (0, 1)).all():
-        raise ValueError("true and predicted must hold nothing but 0 and 1; round what is predicted first")
+    targets, predictions = _of_known(true, predicted)
     # With one more label, which no document has: scikit-learn takes a single column for one label a document.
     sides = [np.pad(side.astype(int), ((0, 0), (0, 1))) for side in (targets, predictions)]
     ids = range(len(names))
     scores = precision_recall_fscore_support(*sides, labels=ids, average=None, zero_division=0)
-    occur = (targets.any(axis=0)) | (predictions.any(axis=0))
+    occur = targets.any(axis=0) | predictions.any(axis=0)
     return {
         "micro_f1": float(precision_recall_fscore_support(*sides, average="micro", zero_division=0)[2]),
         "macro_f1": float(scores[2][occur].mean()) if occur.any() else 0.0,
@@ -188,13 +193,10 @@ def multilabel_metrics(true: np.ndarray, predicted: np.ndarray, names: Sequence[
     }
 
 
-def of_known(true: Any, predicted: Any) -> tuple[np.ndarray, np.ndarray]:
+def _of_known(true: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """True and predicted labels, both 0 where the true one is unknown (NaN): neither right nor wrong."""
-    targets, predictions = np.asarray(true), np.asarray(predicted)
-    unknown = np.isnan(targets)
-    if unknown.shape == predictions.shape and unknown.any():
-        return np.where(unknown, 0, targets), np.where(unknown, 0, predictions)
-    return targets, predictions
+    unknown = np.isnan(true)
+    return np.where(unknown, 0, true), np.where(unknown, 0, predicted)
 
 
 def language_model_metrics(total_nll_nats: float, tokens: int, num_bytes: int) -> Scores:
@@ -232,22 +234,15 @@ def target_metrics(true: Sequence[str], written: Sequence[str]) -> Scores:
     Returns:
         ``chrf`` and ``rouge_l``, from 0 to 1.
     """
-    if len(true) != len(written) or not len(true):
-        raise ValueError(f"each true text needs a written one, got {len(true)} and {len(written)}")
     from rouge_score.rouge_scorer import RougeScorer  # takes a second or two
     from sacrebleu.metrics.chrf import CHRF
 
-    scorer = RougeScorer(["rougeL"], tokenizer=_Words())
+    # Its own tokenizer knows only the letters a to z.
+    words = SimpleNamespace(tokenize=lambda text: words_of(text.lower()))
+    scorer = RougeScorer(["rougeL"], tokenizer=words)
     rouge = [scorer.score(target, text)["rougeL"].fmeasure for target, text in zip(true, written, strict=True)]
     chrf = CHRF().corpus_score(list(written), [list(true)]).score / 100
     return {"chrf": float(chrf), "rouge_l": float(np.mean(rouge))}
-
-
-class _Words:
-    """What rouge-score calls a tokenizer; its own knows only the letters a to z."""
-
-    def tokenize(self, text: str) -> list[str]:
-        return words_of(text.lower())
 
 
 def _per_label(names: Sequence[str], scores: Sequence[np.ndarray]) -> list[Scores]:
@@ -261,31 +256,64 @@ def as_iobes(tag: str) -> str:
     return tag[:1].translate(_IOBES) + tag[1:] if tag[1:2] in ("", "-") else tag
 
 
-def _as_single_token(tag: str) -> str:
-    return tag if tag == "O" else f"S-{tag}"
-
-
 def _answer_scores(golds: Sequence[str], answer: str) -> tuple[float, float]:
     """Exact match and F1 of one answer, the best over the true ones."""
     words = _answer_words(answer)
     # An answer of which nothing is left is none, as in SQuAD.
     gold_words = [gold for gold in map(_answer_words, golds) if gold] or [[]]
-    return max(float(gold == words) for gold in gold_words), max(_overlap(gold, words) for gold in gold_words)
+    f1 = [
+        1.0 if gold == words else 2 * (Counter(gold) & Counter(words)).total() / (len(gold) + len(words))
+        for gold in gold_words
+    ]
+    return float(words in gold_words), max(f1)
 
 
 def _answer_words(answer: str) -> list[str]:
     return _ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split()
 
 
-def _overlap(gold: list[str], words: list[str]) -> float:
-    if not gold or not words:
-        return float(gold == words)
-    return 2 * (Counter(gold) & Counter(words)).total() / (len(gold) + len(words))
+def tally(score: str, true: Any, predicted: Any) -> np.ndarray:
+    r"""What each document adds to a score that is one sum over the documents divided by another, ``(documents, 2)``.
+
+    Macro F1 is no such sum: each document has the score plus its influence on it (the delta method). With
+    :math:`F_l = 2 r_l / d_l`, where :math:`r_l` documents are right and :math:`d_l` have or are given label l, that is
+    the mean over labels of :math:`n (2 r_{il} - F_l d_{il}) / d_l`.
+
+    Args:
+        score: ``accuracy``, ``macro_f1``, ``micro_f1`` or ``mse``.
+        true: the true answers, as the function that computes the score takes them.
+        predicted: the same of the predicted answers.
+    """
+    true, predicted = np.asarray(true), np.asarray(predicted)
+    if score == "micro_f1":
+        true, predicted = _of_known(true, predicted)
+        return np.stack([2 * (true * predicted).sum(axis=1), predicted.sum(axis=1) + true.sum(axis=1)], axis=1)
+    shares: np.ndarray = (true - predicted) ** 2 if score == "mse" else true == predicted
+    if score == "macro_f1":
+        names, numbers = np.unique(np.concatenate([true, predicted]), return_inverse=True)
+        true_ids, predicted_ids = numbers.reshape(2, -1)
+        of_label = np.bincount(numbers)
+        f1 = 2 * np.bincount(true_ids[shares], minlength=len(names)) / of_label
+        changes = (2 * shares - f1[true_ids]) / of_label[true_ids] - f1[predicted_ids] / of_label[predicted_ids]
+        shares = f1.mean() + len(true) * changes / len(names)
+    return np.stack([shares, np.ones(len(true))], axis=1)
 
 
-def _correlation(function: Callable[..., Any], one: np.ndarray, other: np.ndarray) -> float:
-    if not np.ptp(one) or not np.ptp(other):  # a constant
-        return 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of numbers that are nearly constant
-        return float(function(one, other).statistic)
+def is_more_than_chance(difference: float, error: float) -> bool:
+    """Whether a difference is larger than :data:`CHANCE` of its standard errors, either way."""
+    return abs(difference) > CHANCE * error
+
+
+def paired_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    r"""How much larger the score of one tally is than that of another of the same documents, and its standard error.
+
+    With ratios :math:`r = \sum a / \sum b` of n documents, the error is that of the mean of
+    :math:`(a_i - r b_i) / \bar b`, less the same of the other (the delta method): what is hard for both cancels out.
+    """
+    shares = []
+    for counted in (one, other):
+        of, out_of = np.asarray(counted, dtype=np.float64).T
+        ratio = of.sum() / max(out_of.sum(), 1e-12)
+        shares.append((ratio, (of - ratio * out_of) / max(out_of.mean(), 1e-12)))
+    (first, spread), (second, others) = shares
+    return float(first - second), float(np.std(spread - others) / math.sqrt(len(spread)))

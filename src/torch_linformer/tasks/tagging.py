@@ -1,6 +1,8 @@
 """Token classification: a tag for every word, and the entities that tags spell."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +18,6 @@ from torch_linformer.data.reading.records import TAGGED, join_words
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.words import word_spans
 from torch_linformer.models import LinformerForTokenClassification
-from torch_linformer.tasks.baselines import most_frequent_tag_baseline
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import TAG_PREFIX, as_iobes, tagging_metrics
 from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, label_config, pad_targets
@@ -24,10 +25,6 @@ from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, 
 NUMBERED = (
     "warning: the tags are numbers, of which nothing says what belongs to an entity: only the accuracy of tags is "
     "scored; train with --label-names O,B-PER,…, the names of the tags 0, 1, …, to score entities"
-)
-DIVIDED = (
-    "{:,} of {:,} training words, such as {!r}, are more than one word in running text, as linformer predict divides "
-    "it: give it words too, as CoNLL columns, lists, or a column 'tokens' with spaces between them"
 )
 OUTSIDE = "O"  # the tag of a word that belongs to nothing
 
@@ -89,8 +86,15 @@ class Tagging(Task):
         return tagging_metrics(documents["label"][:], [[tag for tag, _ in words] for words in answers])
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
-        known, test_tags = ((_words(part), part["label"][:]) for part in (train, test))
-        return {"frequent_tag": self.heading(most_frequent_tag_baseline(known, test_tags))}
+        """The tag that each word had most often in training, the first one met of several; the most frequent if new."""
+        seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for words, tags in zip(_words(train), train["label"], strict=True):
+            for word, tag in zip(words, tags, strict=True):
+                seen[word][tag] += 1
+        overall = Counter(chain.from_iterable(train["label"])).most_common(1)[0][0]
+        best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
+        predicted = [[best.get(word, overall) for word in words] for words in _words(test)]
+        return {"frequent_tag": self.heading(tagging_metrics(test["label"][:], predicted))}
 
     def documents(self, documents: Sequence[Document]) -> dict[str, list[Any]]:
         rows = [
@@ -130,7 +134,13 @@ def divided_otherwise(documents: Dataset) -> list[str]:
             spans, words = set(word_spans(text)), list(zip(*places, strict=True))
             number += len(words)
             divided += [text[slice(*span)] for span in words if span not in spans]
-    return [DIVIDED.format(len(divided), number, divided[0])] if divided else []
+    if not divided:
+        return []
+    return [
+        f"{len(divided):,} of {number:,} training words, such as {divided[0]!r}, are more than one word in running "
+        "text, as linformer predict divides it: give it words too, as CoNLL columns, lists, or a column 'tokens' with "
+        "spaces between them"
+    ]
 
 
 def _first_tokens(window: dict[str, Any], word_starts: list[int], word_ends: list[int]) -> Iterator[tuple[int, int]]:

@@ -43,55 +43,39 @@ class Task(ABC):
     answers to a document's windows become that to the document, which is scored. Training, ``linformer evaluate`` and
     ``linformer predict`` all do so.
 
-    Attributes:
-        record: how a document is read from a row.
-        model_class: the model that learns it.
-        best_metric: the score that picks the checkpoint, the higher the better if ``larger_is_better``.
-        headline: the scores that head the report.
-        validated: the scores of the validation documents that are shown during training; the headline if empty.
-        offsets: whether the windows must tell which characters a token stands for.
-        least_labels: how many different labels the documents must have; 0 where they have none.
-        together: the column whose documents of equal value stay in one part of the data, where the user names none.
-        pipeline_tag: what the hub calls the task.
-        instead: what to do with a model of the task where ``linformer predict`` has no use for it.
-        counted: what is scored, in words.
-        usage: lines of Python for the model card that use ``tokenizer`` and ``model``.
-        prompt: what is put before each document; empty unless an embedder's folder has a default prompt.
-
     Args:
         tokenizer: pads batches.
         names: the labels, if the task has any.
         lexical: whether the model has a lexical head, which reads whole documents.
     """
 
-    record: ClassVar[Record]
+    record: ClassVar[Record]  # how a document is read from a row
     model_class: ClassVar[type[LinformerPreTrainedModel]]
-    best_metric: ClassVar[str]
-    larger_is_better: ClassVar[bool] = True
-    headline: ClassVar[tuple[str, ...]]
-    validated: ClassVar[tuple[str, ...]] = ()
-    offsets: ClassVar[bool] = False
-    least_labels: ClassVar[int] = 0
-    together: ClassVar[str] = GROUP
-    pipeline_tag: ClassVar[str] = "text-classification"
-    instead: ClassVar[str] = "train a model on another --task"
-    counted: ClassVar[str] = "documents"
+    best_metric: ClassVar[str]  # the score that picks the checkpoint
+    larger_is_better: ClassVar[bool] = True  # of that score
+    headline: ClassVar[tuple[str, ...]]  # the scores that head the report
+    validated: ClassVar[tuple[str, ...]] = ()  # those shown during training; the headline if empty
+    offsets: ClassVar[bool] = False  # whether the windows must tell which characters a token stands for
+    least_labels: ClassVar[int] = 0  # how many different labels the documents must have; 0 where they have none
+    together: ClassVar[str] = GROUP  # the column whose equal values stay in one part of the data, by default
+    pipeline_tag: ClassVar[str] = "text-classification"  # what the hub calls the task
+    instead: ClassVar[str] = "train a model on another --task"  # what to do where ``linformer predict`` has no use
+    counted: ClassVar[str] = "documents"  # what is scored, in words
+    # Lines of Python for the model card that use ``tokenizer`` and ``model``.
     usage: str = """\
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")
 outputs = model(**inputs)"""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = (), *, lexical: bool = False) -> None:
-        self.tokenizer, self.names, self.lexical, self.prompt = tokenizer, list(names), lexical, ""
+        self.tokenizer, self.names, self.lexical = tokenizer, list(names), lexical
+        self.prompt = ""  # before each document; an embedder's folder may have another default
         self.pad = DataCollatorWithPadding(tokenizer)
 
     @classmethod
     def load(
         cls, source: str, documents: str | None, options: DataOptions, *, part: str = "train", max_errors: int = 0
     ) -> Documents:
-        """The documents of a source, see :func:`~torch_linformer.data.reading.documents.load_documents`.
-
-        ``documents`` names a second table, which only a search has.
-        """
+        """The documents of a source; ``documents`` names a second table, which only a search has."""
         if documents is not None:
             raise InputError("--documents is for --task embed, whose queries may have documents in another table")
         return load_documents(source, cls.record, options=options, part=part, max_errors=max_errors)
@@ -109,19 +93,13 @@ outputs = model(**inputs)"""
     def encoder(
         self, max_length: int, *, overflow: str = "cut", stride: int | None = None, whole: bool = False
     ) -> DocumentEncoder:
-        """What makes the task's windows; the arguments are those of :class:`DocumentEncoder`.
-
-        Where words are read, windows have whole documents anyway.
-        """
+        """What makes the task's windows, by the arguments of :class:`DocumentEncoder`; whole where words are read."""
         options: dict[str, Any] = {"overflow": overflow, "stride": stride, "offsets": self.offsets}
-        options |= {"prompt": self.prompt}
-        return DocumentEncoder(self.tokenizer, max_length, whole=whole or self.reads_words, **options)
+        options |= {"prompt": self.prompt, "whole": whole or self.reads_words}
+        return DocumentEncoder(self.tokenizer, max_length, **options)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
-        """Documents tokenized, with the targets of each window; from a cache if they were made before.
-
-        ``most`` windows at most, where a task can leave some out.
-        """
+        """Documents tokenized, with the targets of each window; ``most`` windows, where a task can leave some out."""
         windows = tokenize_documents(documents, encoder)
         _, first = np.unique(windows["document"][:], return_index=True)
         return Examples(documents, self.label(windows, documents), np.asarray(windows["num_tokens"][:])[first])
@@ -189,11 +167,7 @@ outputs = model(**inputs)"""
         return {"text": [document.text for document in documents]}
 
     def describe(self, answer: Any, document: Document) -> dict[str, Any]:
-        """The answer to a document as ``linformer predict`` writes it.
-
-        Raises:
-            NotImplementedError: the task predicts nothing of a document.
-        """
+        """The answer to a document as ``linformer predict`` writes it, if the task predicts anything of one."""
         raise NotImplementedError
 
     def finish(self, model: Any) -> None:  # noqa: B027 - most tasks have none

@@ -1,12 +1,12 @@
 """Tasks that predict something of a document as a whole: its label, its labels, or a number."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 from datasets import Dataset
+from sklearn.dummy import DummyClassifier, DummyRegressor
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
@@ -15,12 +15,15 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import document_means
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.tasks.baselines import majority_baseline, mean_baseline
-from torch_linformer.tasks.calibration_metrics import calibration_metrics
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.linear_classifiers import best_threshold
-from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
-from torch_linformer.tasks.tallies import tally
+from torch_linformer.tasks.metrics import (
+    calibration_metrics,
+    classification_metrics,
+    multilabel_metrics,
+    regression_metrics,
+    tally,
+)
 from torch_linformer.tasks.task import ColumnLists, Task, label_config
 
 
@@ -28,6 +31,7 @@ class WholeDocuments(Task):
     """The answers to a document's windows are averaged, each weighted by its tokens."""
 
     model_class = LinformerForSequenceClassification
+    top_k: int | None = None  # probabilities of labels that are told, the highest; all if None
 
     def label(self, windows: Dataset, documents: Dataset) -> Dataset:
         known = self.known(documents)
@@ -40,6 +44,13 @@ class WholeDocuments(Task):
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return document_means(reduced, windows)
 
+    def told(self, probabilities: np.ndarray) -> dict[str, float]:
+        """Probabilities by label in the order of the labels; or only ``top_k``, the highest first."""
+        order = list(range(len(self.names)))
+        if self.top_k is not None:
+            order = np.argsort(-probabilities, kind="stable")[: self.top_k].tolist()
+        return {self.names[number]: round(float(probabilities[number]), 6) for number in order}
+
 
 class Classification(WholeDocuments):
     """One label a document."""
@@ -49,7 +60,6 @@ class Classification(WholeDocuments):
     best_metric, headline = "macro_f1", HEADLINES["classify"]
     least_labels = 2
     threshold: float | None = None  # below which no label is predicted
-    top_k: int | None = None  # probabilities told, the highest; all if None
     usage = """\
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")
 label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
@@ -76,12 +86,13 @@ label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
         return {**classification_metrics(known, predicted.tolist(), self.names), "tallies": tallies}
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
-        return {"majority": {"accuracy": majority_baseline(train["label"][:], test["label"][:])}}
+        majority = DummyClassifier().fit(np.zeros(len(train)), train["label"][:])
+        return {"majority": {"accuracy": majority.score(np.zeros(len(test)), test["label"][:])}}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         best = int(np.argmax(answer))
         sure = self.threshold is None or answer[best] >= self.threshold
-        return {"label": self.names[best] if sure else None, "probabilities": _told(self.names, answer, self.top_k)}
+        return {"label": self.names[best] if sure else None, "probabilities": self.told(answer)}
 
 
 class MultiLabel(WholeDocuments):
@@ -90,22 +101,11 @@ class MultiLabel(WholeDocuments):
     record = SEVERAL
     best_metric, headline = "micro_f1", HEADLINES["multilabel"]
     least_labels = 1
-    top_k: int | None = None  # as of Classification
+    threshold = 0.5
     usage = """\
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")
 probabilities = model(**inputs).logits[0].sigmoid().tolist()
 labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > model.config.threshold]"""
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        names: Sequence[str] = (),
-        *,
-        lexical: bool = False,
-        threshold: float = 0.5,
-    ) -> None:
-        super().__init__(tokenizer, names, lexical=lexical)
-        self.threshold = threshold
 
     @property
     def config(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > m
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > self.threshold]
-        return {"labels": labels, "probabilities": _told(self.names, answer, self.top_k)}
+        return {"labels": labels, "probabilities": self.told(answer)}
 
     def tune(self, answers: Any, documents: Dataset) -> None:
         self.threshold = best_threshold(np.asarray(self.known(documents)), np.asarray(answers))
@@ -174,7 +174,8 @@ class Regression(WholeDocuments):
         return {**regression_metrics(known, answers.tolist()), "tallies": {"mse": tally("mse", known, answers)}}
 
     def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
-        return {"mean": mean_baseline(train["label"][:], test["label"][:])}
+        mean = DummyRegressor().fit(np.zeros(len(train)), train["label"][:])
+        return {"mean": regression_metrics(test["label"][:], mean.predict(np.zeros(len(test))))}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         return {"value": float(answer)}
@@ -194,9 +195,3 @@ def multiply(head: nn.Linear | LexicalHead, factor: float) -> None:
     """Make the logits of a head ``factor`` times as large."""
     head.weight.mul_(factor)
     head.bias.mul_(factor)
-
-
-def _told(names: Sequence[str], probabilities: np.ndarray, top_k: int | None) -> dict[str, float]:
-    """Probabilities by label in the order of the labels; or so many, the highest first."""
-    order = range(len(names)) if top_k is None else np.argsort(-probabilities, kind="stable")[:top_k].tolist()
-    return {names[number]: round(float(probabilities[number]), 6) for number in order}

@@ -79,28 +79,25 @@ class WordCounts:
         self.codes = kept[having >= (2 if known >= MANY_DOCUMENTS else 1)]
         if not len(self.codes):  # only how frequent the labels are can be learned
             self.codes = np.array([NOTHING])
-        places = [np.searchsorted(self.codes, of).clip(max=len(self.codes) - 1) for of, _ in codes]
-        found = [self.codes[place] == of for place, (of, _) in zip(places, codes, strict=True)]
-        ends = np.cumsum([0, *map(np.count_nonzero, found)])
-        columns, numbers = (
-            np.concatenate([values[real] for values, real in zip(rows, found, strict=True)])
-            for rows in (places, [number.astype(np.float64) for _, number in codes])
-        )
-        self.counts = csr_matrix((numbers, columns, ends), shape=(len(documents), len(self.codes)))
+        lengths = np.cumsum([0, *(len(of) for of, _ in codes)])
+        every, numbers = (np.concatenate(column) for column in zip(*codes, strict=True))
+        places = np.searchsorted(self.codes, every).clip(max=len(self.codes) - 1)
+        found = self.codes[places] == every
+        ends = np.concatenate([[0], np.cumsum(found)])[lengths]
+        shape = (len(documents), len(self.codes))
+        self.counts = csr_matrix((numbers[found].astype(np.float64), places[found], ends), shape=shape)
 
     def features(self, kind: str, labels: int) -> WordFeatures:
         """Those of a kind of :data:`KINDS_OF`, no more than a head for so many labels has room for: the most usual."""
-        having = self.counts[: self.known].getnnz(axis=0)
-        order = np.argsort(-having * np.isin(self.codes % KINDS, KINDS_OF[kind]), kind="stable")
-        number = np.count_nonzero(np.isin(self.codes % KINDS, KINDS_OF[kind]))
-        chosen = np.sort(order[: max(1, min(number, MOST_FEATURES, MAX_COEFFICIENTS // labels))])
+        is_of_kind = np.isin(self.codes % KINDS, KINDS_OF[kind])
+        order = np.argsort(-self.counts[: self.known].getnnz(axis=0) * is_of_kind, kind="stable")
+        most = min(np.count_nonzero(is_of_kind), MOST_FEATURES, MAX_COEFFICIENTS // labels)
+        chosen = np.sort(order[: max(1, most)])
         counts, codes = self.counts[:, chosen], self.codes[chosen]
-        idf = TfidfTransformer().fit(counts[: self.known]).idf_
-        x = counts.copy()
-        x.data = 1 + np.log(x.data)
-        x = x.multiply(idf).tocsr()
+        weighting = TfidfTransformer(norm=None, sublinear_tf=True).fit(counts[: self.known])
+        x = weighting.transform(counts)
         blocks = [x.multiply(of_kind).tocsr() for of_kind in (codes % KINDS != CHARACTERS, codes % KINDS == CHARACTERS)]
-        return WordFeatures(codes, idf, sum(map(normalize, blocks)).tocsr())
+        return WordFeatures(codes, weighting.idf_, sum(map(normalize, blocks)).tocsr())
 
     @torch.no_grad()
     def head(self, features: WordFeatures, weight: np.ndarray, bias: np.ndarray) -> LexicalHead:
@@ -111,13 +108,9 @@ class WordCounts:
         head = LexicalHead(len(spelled.spelling), len(features.codes), len(bias), letters)
         for name in ("spelling", "sizes", "joins", *["letters"] * has_grams):
             getattr(head, name).copy_(getattr(spelled, name))
-        for tensor, values in (
-            (head.codes, features.codes),
-            (head.idf, features.idf),
-            (head.weight, weight.T),
-            (head.bias, bias),
-        ):
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        fitted = {"codes": features.codes, "idf": features.idf, "weight": weight.T, "bias": bias}
+        for name, values in fitted.items():
+            getattr(head, name).copy_(torch.from_numpy(np.ascontiguousarray(values)))
         return head
 
 

@@ -18,7 +18,7 @@ from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.reporting.tables import format_count, format_score, score_title
 from torch_linformer.tasks.baselines import sklearn_baselines
-from torch_linformer.tasks.tallies import paired_difference
+from torch_linformer.tasks.metrics import paired_difference
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments, multiply
 from torch_linformer.tasks.word_features import SHORT, WordCounts

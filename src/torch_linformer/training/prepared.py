@@ -1,35 +1,33 @@
-"""The task of a training run, and its documents split, tokenized and ready for the model."""
+"""The task of a training run, its documents tokenized and ready for the model, and what is said of both."""
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.tokenizer import build_tokenizer, for_documents
-from torch_linformer.data.windows import DocumentEncoder, with_text
+from torch_linformer.data.windows import DocumentEncoder, ask_of_lines, with_text
+from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models.pieces import PieceVectors
-from torch_linformer.opening.load import load_tokenizer
-from torch_linformer.reporting.tables import format_duration
+from torch_linformer.opening.load import AnyModel, load_tokenizer
+from torch_linformer.opening.summary import attention_of
+from torch_linformer.reporting.tables import format_count, format_duration, format_percent
 from torch_linformer.tasks.answering import Answering
-from torch_linformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from torch_linformer.tasks.registry import TASKS
-from torch_linformer.tasks.retrieval import POOLINGS, Retrieval
-from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
-from torch_linformer.tasks.tagging import Tagging, tagging_of
+from torch_linformer.tasks.retrieval import POOLINGS, queries_of
+from torch_linformer.tasks.tagging import tagging_of
 from torch_linformer.tasks.task import Examples, Task
-from torch_linformer.tasks.whole_documents import Regression
-from torch_linformer.training.describing import describe_data
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
-from torch_linformer.training.train_settings import OF_TEXT, OF_WORDS, TrainSettings
+from torch_linformer.training.train_settings import NO_WINDOWS, OF_TEXT, OF_WORDS, TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
@@ -37,6 +35,9 @@ EVALUATED_TOKENS = 500_000  # of text, at most, that a language model is scored 
 LEAST_EVALUATED = 20_000  # tokens for validation; more only if all evaluations together read no more than the training
 SAMPLE = 20  # documents that tell how long it takes to tokenize one
 WORTH_TELLING = 10.0  # seconds
+MOST = 0.5  # a share of the documents
+READ_WHOLE = 0.9  # a share of them that a length should do for
+LENGTHS = [2**power for power in range(4, 18)]  # up to 131,072 tokens
 TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
 
 
@@ -48,27 +49,28 @@ def new_task(
     documents: Dataset,
 ) -> Task:
     """The task that the settings, the first model, the names of the labels and the training documents set."""
-    kind = TASKS[settings.task]
-    if kind is MaskedLanguageModeling:
-        options = {"packing": settings.packing, "whole_words": settings.whole_words}
-        return MaskedLanguageModeling(tokenizer, settings.seed, **options)
-    if kind is CausalLanguageModeling:
-        return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
-    if kind is Retrieval:
-        pooling = None if first is None else first.pooling
-        pieces = _pieces(settings, first, tokenizer)
-        return Retrieval(tokenizer, pooling if pooling in POOLINGS else "mean", pieces)
-    if kind is SequenceToSequence:
-        return SequenceToSequence(tokenizer, settings.target_length)
-    if kind is Answering:
-        typed = first is None or first.types_questions
-        return Answering(tokenizer, typed=typed)
-    if kind is Regression:
-        values = np.asarray(documents["label"][:])
-        return Regression(tokenizer, float(values.mean()), float(values.std()) or 1.0)
-    if kind is Tagging:
-        return tagging_of(tokenizer, names)
-    return kind(tokenizer, names)
+    kind: Any = TASKS[settings.task]
+    match settings.task:
+        case "mlm":
+            options = {"packing": settings.packing, "whole_words": settings.whole_words}
+            task = kind(tokenizer, settings.seed, **options)
+        case "clm":
+            task = kind(tokenizer, settings.seed, packing=settings.packing)
+        case "embed":
+            pooling = first.pooling if first is not None and first.pooling in POOLINGS else "mean"
+            task = kind(tokenizer, pooling, _pieces(settings, first, tokenizer))
+        case "seq2seq":
+            task = kind(tokenizer, settings.target_length)
+        case "qa":
+            task = kind(tokenizer, typed=first is None or first.types_questions)
+        case "regress":
+            values = np.asarray(documents["label"][:])
+            task = kind(tokenizer, float(values.mean()), float(values.std()) or 1.0)
+        case "token-classify":
+            task = tagging_of(tokenizer, names)
+        case _:
+            task = kind(tokenizer, names)
+    return cast(Task, task)
 
 
 def _pieces(
@@ -114,7 +116,13 @@ def prepare(
     """Learn or load the tokenizer, and make the examples of the three parts of the documents."""
     for note in (*splits.notes, *splits.warnings):
         screen.say(note)
-    tokenizer = _tokenizer(settings, first, splits, checkpoint)
+    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
+    if checkpoint is not None:
+        tokenizer = build_tokenizer(str(checkpoint), (), **options)
+    elif first is not None:
+        tokenizer = for_documents(load_tokenizer(first.source), **options)
+    else:
+        tokenizer = build_tokenizer(settings.tokenizer, _texts(splits.train, settings.seed), **options)
     reader = DocumentEncoder(tokenizer, settings.length)
     parts = {name: with_text(getattr(splits, name), reader, screen.say) for name in ("train", "validation", "test")}
     splits = dataclasses.replace(splits, **parts)
@@ -139,17 +147,6 @@ def prepare(
     return Prepared(splits, tokenizer, task, train, validation, test)
 
 
-def _tokenizer(
-    settings: TrainSettings, first: FirstModel | None, splits: Splits, checkpoint: Path | None
-) -> PreTrainedTokenizerFast:
-    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
-    if checkpoint is not None:
-        return build_tokenizer(str(checkpoint), (), **options)
-    if first is not None:
-        return for_documents(load_tokenizer(first.source), **options)
-    return build_tokenizer(settings.tokenizer, _texts(splits.train, settings.seed), **options)
-
-
 def _texts(documents: Dataset, seed: int) -> Iterator[str]:
     """Documents in random order, up to as much text as a tokenizer learns from."""
     characters = 0
@@ -160,3 +157,63 @@ def _texts(documents: Dataset, seed: int) -> Iterator[str]:
             characters += len(text)
         if characters > TOKENIZER_CHARACTERS:
             return
+
+
+def describe_data(splits: Splits, train: Examples, settings: TrainSettings, screen: TrainingScreen) -> None:
+    """How many documents there are for what, their labels and lengths, and what of them is not read."""
+    tokens = train.num_tokens
+    long = tokens > settings.length
+    counted: dict[str, Callable[[Dataset], int]] = {"documents": len}
+    if "queries" in splits.train.column_names:
+        counted["queries"] = lambda part: len(queries_of(part))
+    for name, count in counted.items():
+        numbers = [format_count(count(part)) for part in (splits.train, splits.validation, splits.test)]
+        screen.say("{} {name} to train on, {} for validation, {} held out".format(*numbers, name=name))
+    if splits.names:
+        labels = ", ".join(splits.names[:20]) + (", …" if len(splits.names) > 20 else "")
+        screen.say(f"{len(splits.names)} labels: {labels}")
+    low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
+    lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
+    fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
+    in_windows = settings.overflow == "windows" or settings.task in OF_TEXT
+    if in_windows:
+        fate = f"are longer than --max-length {settings.length}; {format_count(len(train.windows))} windows in all"
+    screen.say(
+        f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
+    )
+    for question in ask_of_lines(sum(map(len, (splits.train, splits.validation, splits.test))), tokens):
+        screen.say(question)
+    if not in_windows and long.mean() > MOST:
+        enough = float(np.quantile(tokens, READ_WHOLE))
+        longer = next((length for length in LENGTHS if length >= enough), LENGTHS[-1])
+        windows = "" if settings.task in NO_WINDOWS else "; --overflow windows reads all of them"
+        screen.say(
+            f"warning: most documents are cut: --max-length {longer} reads {format_percent((tokens <= longer).mean())} "
+            f"of them whole, with steps of up to {longer / settings.length:.2g} times the time (--check measures it)"
+            f"{windows}"
+        )
+    if settings.task == "seq2seq":
+        tokens = np.asarray(train.windows["target_tokens"][:])
+        long = tokens > settings.target_length
+        screen.say(
+            f"tokens a target: median {format_count(np.median(tokens))}; {format_percent(long.mean())} are cut at "
+            f"--max-target-length {settings.target_length}"
+        )
+
+
+def describe_model(
+    model: AnyModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
+) -> None:
+    """What the training begins with, and what it computes on."""
+    if settings.from_model:
+        name = f"from {settings.from_model}"
+        keeps_all = settings.task in ("embed", "seq2seq") or isinstance(model, LinearEncoder)
+        first = "nothing of it new" if keeps_all else "only its head is new"
+        if settings.freeze_layers > 0:
+            first += f"; the word embeddings stay, and of its layers the lowest {settings.freeze_layers}"
+    else:
+        name = settings.size
+        embeddings = "latent semantics of the documents" if settings.task in OF_WORDS else "random"
+        first = f"first word embeddings {embeddings}"
+    size = f"{format_count(model.num_parameters())} parameters"
+    screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")

@@ -1,6 +1,7 @@
 """What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and tables."""
 
 import sysconfig
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +12,17 @@ from transformers import PreTrainedTokenizerFast
 
 import torch_linformer
 from torch_linformer.data.reading.sources import STDLIB
+from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
+from torch_linformer.encoders.heads import AUTO_OF_HEAD, head_of
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_and_versions
+from torch_linformer.models import LinformerConfig
 from torch_linformer.opening.folder import Spent, write_columns
 from torch_linformer.opening.hub import card_of_source
-from torch_linformer.opening.load import AnyModel, write_model
+from torch_linformer.opening.load import AnyModel, reader_config, write_model
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.plots import learning_curve, length_histogram
+from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram, reliability_diagram
 from torch_linformer.reporting.report import (
     Headline,
     Report,
@@ -30,12 +34,10 @@ from torch_linformer.reporting.report import (
 )
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_score, score_title
 from torch_linformer.tasks.baselines import BASELINES
+from torch_linformer.tasks.metrics import BINS, paired_difference
 from torch_linformer.tasks.retrieval import Retrieval
-from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Task
-from torch_linformer.training.describing import opener_of, own_fields
 from torch_linformer.training.document_parts import NETWORK, SUM, Weighed, worth_of_parts
-from torch_linformer.training.label_sections import label_sections
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import Cost, StepCost, compare_costs, cost_cells
 from torch_linformer.training.train_settings import OF_TEXT, TrainSettings
@@ -68,16 +70,18 @@ class Outcome:
     precision: str
 
     @property
-    def full_attention(self) -> bool:
-        """Whether the model is the twin; with ``--from`` it is the first model that says so."""
-        return own_fields(self.model.config).attention == "full"
+    def config(self) -> LinformerConfig:
+        """The configuration of what reads documents, by the names of this package."""
+        reader = reader_config(self.model.config)
+        return LinformerConfig(backbone_config=reader) if isinstance(reader, LinearConfig) else reader
 
     @property
     def method(self) -> str:
         """What the model is called in its report."""
         if self.weighed is not None and self.weighed.shipped == SUM:
             return " and ".join(part.name for part in self.weighed.parts)
-        model = "full attention" if self.full_attention else "Linformer"
+        # With --from it is the first model that says so.
+        model = "full attention" if self.config.attention == "full" else "Linformer"
         if self.weighed is not None and self.weighed.shipped != NETWORK:
             return self.weighed.shipped
         if self.settings.task == "embed" and self.settings.frozen:
@@ -154,7 +158,6 @@ class Outcome:
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
         kind = "Full-attention twin" if self.method == "full attention" else self.method
-        labels = label_sections(self.scores, self.splits.names)
         return Report(
             title=f"{kind[0].upper()}{kind[1:]} on {name_in_title(self.settings.data)}",
             verdict="\n".join(filter(None, [self.verdict, *self.splits.warnings])),
@@ -162,7 +165,7 @@ class Outcome:
             f"{format_duration(self.spent.all_seconds)} on {format_count(len(self.splits.train))} documents. "
             f"The scores are those of {format_count(len(self.splits.test))} documents the model never saw.",
             headlines=_headlines(self),
-            sections=[_scores(self), *_costs(self), *_data(self), *labels],
+            sections=[_scores(self), *_costs(self), *_data(self), *_labels(self.scores, self.splits.names)],
             settings=_settings(self),
             machine=machine_and_versions(self.device),
             command=self.command,
@@ -251,15 +254,12 @@ def _costs(outcome: Outcome) -> list[Section]:
     rows = [("this model", *cost_cells(ours)), ("the same with full attention", *cost_cells(full))]
     if isinstance(ours, StepCost) and isinstance(full, StepCost):
         rows.append(("this model is", *compare_costs(ours, full)))
-    section = Section(
-        "A training step, compared with full attention",
-        text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, both models "
-        "in turn; a step that would take over 2 minutes is left out. Peak memory is that of the step, "
-        "without parameters and batch.",
-        columns=("model", "tokens/s", "peak memory, MB"),
-        rows=rows,
+    text = (
+        f"One training step of {settings.batch_size} × {settings.length:,} tokens, both models in turn; a step that "
+        "would take over 2 minutes is left out. Peak memory is that of the step, without parameters and batch."
     )
-    return [section]
+    columns = ("model", "tokens/s", "peak memory, MB")
+    return [Section("A training step, compared with full attention", text=text, columns=columns, rows=rows)]
 
 
 def _data(outcome: Outcome) -> list[Section]:
@@ -268,22 +268,46 @@ def _data(outcome: Outcome) -> list[Section]:
     documents = {f"{part} documents": count for part, count in outcome.metrics["documents"].items()}
     cut = "Tokens of whole documents; the line is what the model reads at once."
     kept = "The weights that were best on the validation documents are the ones kept."
+    metric, higher = f"eval_{task.best_metric}", task.larger_is_better
     return [
         Section("Data", text="\n\n".join(splits.notes), facts=documents | splits.repeats, detail=True),
         Section("Length of the training documents", figure=lengths, caption=cut),
-        learning_curve(
-            "Learning curve",
-            outcome.history,
-            f"eval_{task.best_metric}",
-            larger_is_better=task.larger_is_better,
-            caption=kept,
-        ),
+        learning_curve("Learning curve", outcome.history, metric, larger_is_better=higher, caption=kept),
     ]
+
+
+def _labels(scores: Mapping[str, Any], names: Sequence[str]) -> list[Section]:
+    """Which labels are taken for which, how good each is, and what probabilities are worth, where there are scores."""
+    sections = []
+    if "confusion_matrix" in scores:
+        matrix = confusion_matrix(scores["confusion_matrix"], names)
+        caption = (
+            "Held-out documents: a row is a true label, a column what was predicted. The fuller the color, the larger "
+            "the share of the row."
+        )
+        sections.append(Section("Confusion matrix", figure=matrix, caption=caption))
+    if "reliability" in scores:
+        caption = (
+            f"Held-out documents by the highest probability, in {BINS} bins of equal width; the larger a dot, the more "
+            "documents. On the dashed line a probability is the share of documents whose label is right; below it the "
+            "model is too sure. The expected calibration error is the mean distance from that line over all documents: "
+            f"{format_score(scores['ece'])}."
+        )
+        sections.append(Section("Calibration", figure=reliability_diagram(scores["reliability"]), caption=caption))
+    if "per_label" in scores:
+        shares = ("precision", "recall", "f1")
+        rows = [
+            (row["label"], *(format_percent(row[share]) for share in shares), row["support"])
+            for row in scores["per_label"]
+        ]
+        columns = ("label", "precision", "recall", "F1", "support")
+        sections.append(Section("Labels", columns=columns, rows=rows, detail=True))
+    return sections
 
 
 def _settings(outcome: Outcome) -> dict[str, object]:
     chosen = {name: value for name, value in asdict(outcome.settings).items() if outcome.settings.applies(name)}
-    config = own_fields(outcome.model.config)
+    config = outcome.config
     decided = {"K": str(config.k), "device": outcome.device, "precision": outcome.precision}
     if config.problem_type == "multi_label_classification":
         decided["labels predicted above"] = f"{config.threshold:.3g}"
@@ -293,7 +317,9 @@ def _settings(outcome: Outcome) -> dict[str, object]:
 
 
 def _model_card(outcome: Outcome) -> str:
-    scores = _scores(outcome)
+    scores, head, opener = _scores(outcome), head_of(outcome.model), f"torch_linformer.{type(outcome.model).__name__}"
+    if isinstance(outcome.model, LinearEncoder):
+        opener = f"transformers.{'AutoModel' if head == 'none' else AUTO_OF_HEAD[head].__name__}"
     return render_template(
         "training/model_card.md",
         version=torch_linformer.__version__,
@@ -302,7 +328,7 @@ def _model_card(outcome: Outcome) -> str:
         data=outcome.settings.data,
         training_documents=format_count(len(outcome.splits.train)),
         task=outcome.task,
-        attention=own_fields(outcome.model.config).attention,
+        attention=outcome.config.attention,
         parameters=format_count(outcome.model.num_parameters()),
         length=format_count(outcome.settings.length),
         command=outcome.command or "torch_linformer",
@@ -310,5 +336,5 @@ def _model_card(outcome: Outcome) -> str:
         scores=markdown_table(scores.columns, scores.rows),
         verdict=outcome.verdict,
         warnings=outcome.splits.warnings,
-        opener=opener_of(outcome.model),
+        opener=opener,
     )

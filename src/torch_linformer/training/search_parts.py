@@ -15,9 +15,9 @@ from torch_linformer.data.parts import GROUP
 from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.tasks.lexical_vector_fit import MOST_DOCUMENTS, fit_vector, learn_weights, surprise
+from torch_linformer.tasks.metrics import is_more_than_chance
 from torch_linformer.tasks.retrieval import Retrieval, asked_of, judgments_of
 from torch_linformer.tasks.retrieval_metrics import SCALE, Judgments, retrieval_metrics
-from torch_linformer.tasks.tallies import is_more_than_chance
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.word_rows import know_words, sketches_of, word_rows
 from torch_linformer.training.fitted_pieces import Lessons, fit_map

@@ -59,7 +59,14 @@ def load_splits(settings: TrainSettings) -> Splits:
     notes = list(documents.notes)
     if settings.task == "classify":
         check_repeated(documents.dataset, settings.data, documents.columns.get("label"))
-    names = _names(settings, documents)
+    names: list[str] = []  # of the labels, in the order of the outputs: those that the user gives, or those there are
+    if least := TASKS[settings.task].least_labels:
+        names = list(documents.names) or label_names(documents.dataset, least)
+        if documents.names:
+            check_known(documents.dataset, names, settings.data)
+        if settings.label_names is not None:
+            names = settings.names
+            check_labels(names, documents.dataset, settings.data, "which --label-names does not name")
     train, test = _part(settings, documents.dataset, "test", notes, documents.parts)
     train, validation = _part(settings, train, "validation", notes, documents.parts)
     if names:
@@ -67,47 +74,19 @@ def load_splits(settings: TrainSettings) -> Splits:
             check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
     parts = {"training": train, "validation": validation, "test": test}
     overlap = find_overlap(parts)
-    warnings = list(overlap.warnings)
-    warnings.extend(alike_labels(names))
+    warnings = [*overlap.warnings, *alike_labels(names)]
     for name in ("validation", "test") if settings.task == "classify" else ():
-        drawn = isinstance(parse_part(getattr(settings, name)), float) and name not in documents.parts
-        warnings.extend([] if drawn else missed_labels(names, parts[name], name))
+        if name in documents.parts or not isinstance(parse_part(getattr(settings, name)), float):
+            warnings += missed_labels(names, parts[name], name)
     if settings.task == "token-classify":
-        warnings.extend([NUMBERED] if are_numbers(names) else [])
-        notes.extend(divided_otherwise(train))
-    return Splits(
-        train,
-        validation,
-        test,
-        names=names,
-        notes=notes,
-        warnings=warnings,
-        repeats=overlap.repeats,
-        digest=content_digest(parts),
-        columns=documents.columns,
-    )
-
-
-def _names(settings: TrainSettings, documents: Documents) -> list[str]:
-    """The names of the labels, in the order of the outputs: those that the user gives, or those that there are."""
-    least = TASKS[settings.task].least_labels
-    if not least:
-        return []
-    names = list(documents.names) or label_names(documents.dataset, least)
-    if documents.names:
-        check_known(documents.dataset, names, settings.data)
-    if settings.label_names is None:
-        return names
-    check_labels(settings.names, documents.dataset, settings.data, "which --label-names does not name")
-    return settings.names
+        warnings += [NUMBERED] if are_numbers(names) else []
+        notes += divided_otherwise(train)
+    digest = content_digest(parts)
+    return Splits(train, validation, test, names, notes, warnings, overlap.repeats, documents.columns, digest)
 
 
 def _load(settings: TrainSettings, source: str, part: str = "train") -> Documents:
-    """The documents of a source, with the names that the user gives for their labels.
-
-    Raises:
-        InputError: also for lists of zeros and ones without names.
-    """
+    """The documents of a source, with the names that the user gives for their labels."""
     task, options = TASKS[settings.task], settings.reading
     documents = task.load(source, settings.documents, options, part=part, max_errors=settings.max_errors)
     dataset, several = documents.dataset, settings.task == "multilabel"

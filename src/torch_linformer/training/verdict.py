@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_linformer.reporting.tables import format_count, score_title
-from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
+from torch_linformer.tasks.metrics import is_more_than_chance, paired_difference
 
 
 @dataclass(frozen=True)
@@ -67,37 +67,22 @@ def verdict(
     clauses: list[str] = []
     clear = True
     for score in [*known[:1], *tallied]:
-        clause, is_clear = _clause(score, larger_is_better, model, baselines, "" if clauses else counted)
-        clauses.append(clause)
-        clear = clear and is_clear
-    if not clauses:
-        return ""
+        rivals = {name: row for name, row in baselines.items() if score in row}
+        name = (max if larger_is_better else min)(rivals, key=lambda rival: rivals[rival][score])
+        gain, evidence, certain = model[score] - rivals[name][score], "", True
+        if all(score in row.get("tallies", {}) for row in (rivals[name], model)):
+            rows = model["tallies"][score]
+            gain, error = paired_difference(rows, rivals[name]["tallies"][score])
+            certain = is_more_than_chance(gain, error)
+            evidence = f", {'more than chance' if certain else 'which may be chance'}"
+            evidence += f" ({abs(gain) / error:.1f} standard errors)" if error else ""
+            evidence = evidence if clauses else f" on {format_count(len(rows))} {counted}{evidence}"
+        better = gain != 0 and (gain > 0) == larger_is_better
+        clear = clear and better and certain
+        if gain:
+            relation = "better" if better else "worse"
+            clauses.append(f"{relation} than {name} by {abs(gain):.4f} of {score_title(score)}{evidence}")
+        else:
+            clauses.append(f"as good as {name} by {score_title(score)}")
     sentence = "; ".join(clauses)
-    sentence = f"{sentence[0].upper()}{sentence[1:]}."
-    return sentence if clear else sentence + advice
-
-
-def _clause(
-    score: str,
-    larger_is_better: bool,
-    model: Mapping[str, Any],
-    baselines: Mapping[str, Mapping[str, Any]],
-    counted: str,
-) -> tuple[str, bool]:
-    """How a model compares with the best baseline by a score, in words, and whether it is clearly better."""
-    rivals = {name: row for name, row in baselines.items() if score in row}
-    name = (max if larger_is_better else min)(rivals, key=lambda rival: rivals[rival][score])
-    baseline, title = rivals[name], score_title(score)
-    gain, evidence, certain = model[score] - baseline[score], "", True
-    if all(score in row.get("tallies", {}) for row in (baseline, model)):
-        rows = model["tallies"][score]
-        gain, error = paired_difference(rows, baseline["tallies"][score])
-        certain = is_more_than_chance(gain, error)
-        chance = "more than chance" if certain else "which may be chance"
-        errors = f" ({abs(gain) / error:.1f} standard errors)" if error else ""
-        evidence = f"{f' on {format_count(len(rows))} {counted}' if counted else ''}, {chance}{errors}"
-    if not gain:
-        return f"as good as {name} by {title}", False
-    better = (gain > 0) == larger_is_better
-    sentence = f"{'better' if better else 'worse'} than {name} by {abs(gain):.4f} of {title}{evidence}"
-    return sentence, better and certain
+    return f"{sentence[0].upper()}{sentence[1:]}.{'' if clear else advice}" if clauses else ""
