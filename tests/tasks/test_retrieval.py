@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
 from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.tasks.lexical_vector_fit import know_words
 from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import bm25_similarities, retrieval_metrics, tfidf_similarities
-from torch_linformer.tasks.word_rows import know_words
 
 PAIRS = {
     "text": ["sun sun sand", "rain mud", "snow ice cold ice snow"],

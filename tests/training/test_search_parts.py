@@ -9,19 +9,21 @@ from datasets import Dataset
 
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models.lexical_vector import LexicalVector
-from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise
+from torch_linformer.models.pieces import PieceVectors
+from torch_linformer.tasks.lexical_vector_fit import counts_of, fit_vector, know_words, sketches_of, surprise, word_rows
 from torch_linformer.tasks.retrieval import Retrieval, queries_of
 from torch_linformer.tasks.retrieval_metrics import Judgments
-from torch_linformer.tasks.word_rows import counts_of, know_words, sketches_of, word_rows
-from torch_linformer.training.search_parts import (
+from torch_linformer.training.search import (
     AS_COUNTED,
     AS_READ,
     LEARNED,
     MAPPED,
     Fold,
     Search,
+    SearchWords,
     choose,
     folds_of,
+    judged_folds,
     weigh_vectors,
 )
 from torch_linformer.training.task_trainers import SCALE
@@ -132,11 +134,11 @@ def test_words_are_kept_in_any_case_where_they_should_always_be():
 
 def test_folds_keep_groups_together_and_ask_for_what_nothing_was_learned_from():
     rows = [{"text": f"t{n}", "queries": [f"q{n}", f"shared{n // 8}"], "group": f"g{n // 4}"} for n in range(24)]
-    search = Search(Dataset.from_list(rows), torch.zeros(1), None)
-    folds = search.folds(0)
+    documents = Dataset.from_list(rows)
+    search, folds = Search(documents, torch.zeros(1)), folds_of(np.arange(24) // 4, 0)
     assert all(len(set(folds[start : start + 4])) == 1 for start in range(0, 24, 4))
     assert np.bincount(folds).tolist() == [8, 8, 8]
-    names = queries_of(search.documents)
+    names = queries_of(documents)
     for number in range(3):
         learns, judges = search.asked_by(np.flatnonzero(folds != number))
         for query in learns:
@@ -198,18 +200,18 @@ def test_rows_and_sketches_are_those_of_the_module(counted):
         assert np.allclose(sketches[number], words.sketch(torch.tensor([row]))[0].numpy(), atol=1e-6)
 
 
-def test_folds_are_judged_by_exact_words_and_by_the_sketches_that_vectors_hold(counted):
+def test_folds_are_judged_by_exact_words_and_by_the_sketches_that_vectors_hold(task, counted):
     words, texts, ids, counts = counted
     documents = Dataset.from_list([{"text": text, "queries": [text]} for text in texts])
-    search = Search(documents, torch.zeros(2 * len(texts), CHANNELS), (counts, counts))
-    inside, outside = np.arange(30), np.arange(30, 40)
-    (exact,), (sketched,) = folds_of(search, [(inside, outside)], words, counts, None, 0)
-    order = exact.judgments.first  # the document of each query
+    search, own = Search(documents, torch.zeros(2 * len(texts), CHANNELS)), SearchWords(task, [documents], CHANNELS, 64)
+    outside, pieces = np.arange(30, 40), PieceVectors(CHANNELS, 1)
+    _, fold = judged_folds(search, np.arange(40) // 30, own, None, pieces, 0, print)
+    order = fold.judgments.first  # the document of each query
     fit_vector(words, counts)
     rows = word_rows(words, counts[outside])
     held = torch.stack([words.sketch(torch.tensor([ids[number]]))[0] for number in outside])
-    assert torch.allclose(exact.words[AS_COUNTED], torch.tensor((rows @ rows.T).toarray())[order].float(), atol=1e-6)
-    assert torch.allclose(sketched.words[AS_COUNTED], (held @ held.T)[order], atol=1e-5)
+    assert torch.allclose(fold.words[AS_COUNTED], torch.tensor((rows @ rows.T).toarray())[order].float(), atol=1e-6)
+    assert torch.allclose(fold.sketched[AS_COUNTED], (held @ held.T)[order], atol=1e-5)
 
 
 def test_words_that_weigh_much_share_columns_with_few(counted):

@@ -21,6 +21,7 @@ from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.tasks.lexical_vector_fit import counts_of, word_rows
 from torch_linformer.tasks.retrieval_metrics import (
     Judgments,
     Similarities,
@@ -31,7 +32,6 @@ from torch_linformer.tasks.retrieval_metrics import (
     tfidf_similarities,
 )
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task
-from torch_linformer.tasks.word_rows import counts_of, word_rows
 
 TOGETHER = 100  # documents whose words are counted at once
 POOLINGS = ("mean", "cls", "max")  # those that a folder of sentence-transformers has

@@ -57,15 +57,10 @@ class Judgments:
         relevant, _ = self.of(np.arange(len(self.queries)))
         return cast(np.ndarray, relevant.argmax(axis=1))
 
-    def of_queries(self, queries: np.ndarray) -> "Judgments":
-        """Those of some queries, by their numbers or a mask."""
-        return Judgments(self.members, self.queries[queries], self.itself[queries])
-
-    def among(self, documents: np.ndarray, queries: np.ndarray | None = None) -> "Judgments":
-        """Those of some documents only, by their numbers, and of some queries, all of them if None."""
+    def among(self, documents: np.ndarray, queries: np.ndarray) -> "Judgments":
+        """Those of some documents and of some queries only, by their numbers."""
         places = np.full(self.members.shape[0] + 1, -1)
         places[documents] = np.arange(len(documents))  # the last one stays −1, for a query that is no document
-        queries = np.arange(len(self.queries)) if queries is None else queries
         return Judgments(self.members[documents], self.queries[queries], places[self.itself[queries]])
 
 

@@ -1,4 +1,4 @@
-"""The map of a few vectors a document, fitted to what an encoder makes of training documents, whose weights stay."""
+"""The map of the vectors of an encoder that stays as it is, fitted to queries and to what the best chunks say."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,6 +32,10 @@ class Lessons(NamedTuple):
     texts: Tensor
     of_texts: Tensor
 
+    def some(self, queries: np.ndarray, documents: np.ndarray) -> "Lessons":
+        """Those of some queries and documents."""
+        return Lessons(self.queries[queries][:, documents], self.texts, self.of_texts[:, documents])
+
 
 def lessons_of(chunks: Sequence[Tensor], queries: Tensor, documents: int, seed: int) -> Lessons:
     """Those of the best of the ``chunks`` of each document, for some queries and for chunks drawn at random.
@@ -39,20 +43,18 @@ def lessons_of(chunks: Sequence[Tensor], queries: Tensor, documents: int, seed: 
     Args:
         chunks: vectors of length 1 of those of each document.
         queries: vectors of queries, ``(Q, C)``.
-        documents: the first so many of which count.
+        documents: the first that many of which count.
         seed: of the draw.
     """
-    together, counts = torch.cat(list(chunks)), [len(vectors) for vectors in chunks[:documents]]
+    together = torch.cat(list(chunks))
     drawn = together[torch.from_numpy(np.random.default_rng(seed).permutation(len(together))[:MOST_CHUNKS])]
-    searched = together[: sum(counts)]
-    of_queries, of_texts = (best_chunks(asking, searched, counts) for asking in (queries, drawn))
-    return Lessons(of_queries, drawn, of_texts)
+    return Lessons(best_chunks(queries, chunks[:documents]), drawn, best_chunks(drawn, chunks[:documents]))
 
 
-def best_chunks(asking: Tensor, chunks: Tensor, counts: Sequence[int]) -> Tensor:
-    """How near the best chunk of each document is to vectors ``(Q, C)``: ``(Q, D)``."""
-    places = np.cumsum([0, *counts[:-1]])
-    parts = [np.maximum.reduceat((some @ chunks.T).numpy(), places, axis=1) for some in torch.split(asking, AT_ONCE)]
+def best_chunks(asking: Tensor, chunks: Sequence[Tensor]) -> Tensor:
+    """How near the best of the chunks of each document is to vectors ``(Q, C)``: ``(Q, D)``."""
+    together, places = torch.cat(list(chunks)), np.cumsum([0, *map(len, chunks[:-1])])
+    parts = [np.maximum.reduceat((some @ together.T).numpy(), places, axis=1) for some in asking.split(AT_ONCE)]
     return torch.from_numpy(np.concatenate(parts))
 
 

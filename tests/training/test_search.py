@@ -11,7 +11,7 @@ from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening import named_encoders
 from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.training import kept_reading, train_settings
-from torch_linformer.training.frozen_search import chunk_baselines
+from torch_linformer.training.encoder_baselines import window_baselines, window_vectors
 from torch_linformer.training.kept_reading import windows_of_rows
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
@@ -95,7 +95,7 @@ def test_rows_of_a_report_are_the_first_window_the_mean_and_the_best():
     documents = Dataset.from_dict({"text": texts, "queries": [[f"asks for {number}"] for number in range(4)]})
     windows = [torch.from_numpy(np.c_[draw.normal(size=(3, 5)), [256, 256, 10]]).float() for _ in texts]
     queries = [torch.cat([F.normalize(row[2, :5], dim=0), torch.tensor([6.0])])[None] for row in windows]
-    rows = chunk_baselines(documents, [*windows, *queries])
+    rows = window_baselines(documents, window_vectors(documents, [*windows, *queries]))
     assert set(rows) <= set(BASELINES) and len(rows) == 6
     assert rows["best_window"]["ndcg_at_10"] == 1.0  # each query is the last window of its document
     first = torch.stack([F.normalize(row[0, :5], dim=0) for row in windows])

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from torch_linformer.models.pieces import PieceVectors, largest_products
-from torch_linformer.training.fitted_pieces import Lessons, fit_map, lessons_of
+from torch_linformer.training.vector_map import Lessons, fit_map, lessons_of
 
 CHANNELS, DOCUMENTS, QUERIES = 12, 30, 120
 
