@@ -305,10 +305,9 @@ def learned_map(
 ) -> PieceVectors:
     """Another of ``pieces``, with a map that was learned from some documents and queries."""
     learned, inside = PieceVectors(**pieces.options), inside[inside < MOST_DOCUMENTS]
-    judgments = search.judgments.among(inside, learns)
-    relevant, candidates = map(torch.from_numpy, judgments.of(np.arange(len(learns))))
     taught = None if lessons is None else lessons.some(learns, inside)
-    fit_map(learned, search.asking[learns], search.vectors[inside], relevant, candidates, taught, seed)
+    judgments = search.judgments.among(inside, learns)
+    fit_map(learned, search.asking[learns], search.vectors[inside], judgments, taught, seed)
     return learned
 
 
@@ -434,7 +433,7 @@ def _together(one: Examples, other: Examples) -> Examples:
     rows = [
         first.select(range(len(one.documents))),
         second.select(range(number)),
-        first.select(range(len(one.documents), len(first))),
+        first.select(np.arange(len(one.documents), len(first))),  # an empty range is refused
         second.select(new),
     ]
     return Examples(documents, concatenate_datasets(rows), np.concatenate([one.num_tokens, other.num_tokens]))

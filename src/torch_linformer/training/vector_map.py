@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.tasks.lexical_vector_fit import surprise
-from torch_linformer.tasks.retrieval_metrics import SCALE
+from torch_linformer.tasks.retrieval_metrics import SCALE, Judgments
 
 # Halves of the training meetings of QMSum find those of the other (docs/log.md).
 STEPS, LEARNING_RATE, WARMUP = 100, 2e-3, 15
@@ -62,8 +62,7 @@ def fit_map(
     pieces: PieceVectors,
     queries: Tensor,
     documents: Tensor,
-    relevant: Tensor,
-    candidates: Tensor,
+    judgments: Judgments,
     lessons: Lessons | None,
     seed: int,
 ) -> None:
@@ -82,12 +81,12 @@ def fit_map(
         pieces: is changed; its map is the identity.
         queries: vectors of queries, ``(Q, C)`` or ``(Q, M, C)``.
         documents: likewise, of D documents.
-        relevant: which documents a query should find, bool ``(Q, D)``; those that have none teach nothing.
-        candidates: among which, likewise.
+        judgments: which documents a query should find; those that have none teach nothing.
         lessons: of the teacher; None for no teacher.
         seed: of what is drawn.
     """
-    asked, draws = np.flatnonzero(relevant.any(dim=1)), np.random.default_rng(seed)
+    relevant, candidates = map(torch.from_numpy, judgments.of(np.arange(len(queries))))
+    asked, draws = np.flatnonzero(judgments.wanted > 0), np.random.default_rng(seed)
     weights, identity = pieces.map.requires_grad_(True), torch.eye(pieces.channels)
     optimizer = torch.optim.Adam(weights.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LambdaLR(
