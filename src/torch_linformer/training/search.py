@@ -78,12 +78,8 @@ def learn_search(
     is known, what is asked is not.
 
     Args:
-        trainer: has the encoder.
-        train: documents to learn from, and
-        validation: others, which are no different here.
-        test: documents to score.
-        source: the model that the encoder was.
-        screen: is told what is decided.
+        trainer: has the encoder, and
+        source: names the model that it was.
         width: numbers of a sketch of words.
         words: ``none`` for none, ``always`` for some in any case.
         seconds: in which documents are read, as many as can be.
@@ -181,10 +177,9 @@ class Fold:
 
 
 class Search:
-    """Documents with what asks for them.
+    """Documents with their queries, or with the labels by which they ask for each other.
 
     Args:
-        documents: with their queries or labels.
         vectors: of the documents and then of their queries, ``(rows, C)`` or ``(rows, M, C)``.
         groups: the number of each document's group; None where each is its own.
     """
@@ -270,17 +265,7 @@ def judged_folds(
     seed: int,
     say: Callable[[str], object],
 ) -> list[Fold]:
-    """What candidates, learned from all other folds, say of the documents of each.
-
-    Args:
-        search: all of these documents.
-        fold_of: the fold of each.
-        words: those of the first collection are of these documents; None for none.
-        lessons: what a teacher says of them; None for no teacher.
-        pieces: whose map is learned.
-        seed: of what is drawn.
-        say: is told of the progress.
-    """
+    """What candidates, learned from all other folds, say of the documents of each, whose words are counted first."""
     folds: list[Fold] = []
     parts = np.unique(fold_of)
     for part in parts:
