@@ -28,7 +28,6 @@ from torch_linformer.training.search import (
     Search,
     SearchWords,
     _some,
-    _together,
     choose,
     folds_of,
     judged_folds,
@@ -104,12 +103,13 @@ def test_documents_to_learn_from_are_together_with_the_windows_of_each_query_onc
     encoder, one, other = task.encoder(32), collection(1, 7, labels), collection(2, 6, labels)
     if not labels:
         other = Dataset.from_list([{**other[0], "queries": [*one[3]["queries"], "new"]}, *list(other)[1:]])
-    found = _together(*(task.examples(part, encoder) for part in (one, other)))
+    parts = [task.examples(part, encoder) for part in (one, other)]
+    found = _some(parts, np.arange(13))
     whole = task.examples(concatenate_datasets([one, other]), encoder)
     assert found.documents[:] == whole.documents[:] and found.num_tokens.tolist() == whole.num_tokens.tolist()
     assert found.windows["input_ids"][:] == whole.windows["input_ids"][:]
     some = np.array([6, 2, 1])  # of labels 1, 2 and 1
-    few = _some(found, some)
+    few = _some(parts, some)
     assert few.windows["input_ids"][:] == task.examples(whole.documents.select(some), encoder).windows["input_ids"][:]
 
 

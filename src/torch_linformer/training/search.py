@@ -87,14 +87,14 @@ def learn_search(
     """
     begin, task, seed = time.monotonic(), trainer.task, trainer.args.seed
     pieces = cast(PieceVectors, task.vectors.pieces)
-    known = _together(train, validation)
-    order = np.random.default_rng(seed).permutation(len(known.documents))
+    order = np.random.default_rng(seed).permutation(len(train.documents) + len(validation.documents))
+    known = _some([train, validation], np.arange(len(order)))
     if seconds < math.inf and len(order) > FIRST:
-        _read(trainer, pieces, [_some(known, order[:FIRST])], screen)
+        _read(trainer, pieces, [_some([known], order[:FIRST])], screen)
         number = max(FIRST, int(seconds / ((time.monotonic() - begin) / FIRST)) - FIRST)
         if number < len(order):
             screen.say(f"{number:,} of {len(order):,} documents can be read in that time")
-            known = _some(known, order[:number])
+            known = _some([known], order[:number])
     documents = known.documents
     (vectors, windows), (tested, tested_windows) = _read(trainer, pieces, [known, test], screen)
     counted = None if words == "none" else SearchWords(task, [documents, test.documents], pieces.channels, width)
@@ -409,24 +409,15 @@ def _read(
     return reads
 
 
-def _together(one: Examples, other: Examples) -> Examples:
-    """The documents of both, with the windows of them and of their queries, each once."""
-    documents, number = concatenate_datasets([one.documents, other.documents]), len(other.documents)
-    known = set(queries_of(one.documents))
-    new = [number + place for place, query in enumerate(queries_of(other.documents)) if query not in known]
-    first, second = cast(Dataset, one.windows), cast(Dataset, other.windows)
-    rows = [
-        first.select(range(len(one.documents))),
-        second.select(range(number)),
-        first.select(np.arange(len(one.documents), len(first))),  # an empty range is refused
-        second.select(new),
-    ]
-    return Examples(documents, concatenate_datasets(rows), np.concatenate([one.num_tokens, other.num_tokens]))
-
-
-def _some(examples: Examples, numbers: np.ndarray) -> Examples:
-    """Some of the documents, with the windows of them and of their queries."""
-    documents = examples.documents.select(numbers)
-    places = {query: len(examples.documents) + place for place, query in enumerate(queries_of(examples.documents))}
-    rows = [*numbers, *(places[query] for query in queries_of(documents))]
-    return Examples(documents, cast(Dataset, examples.windows).select(rows), examples.num_tokens[numbers])
+def _some(parts: Sequence[Examples], numbers: np.ndarray) -> Examples:
+    """Some of the documents of all parts, by their numbers, with the windows of them and of each of their queries."""
+    own, places, begin = list[int](), dict[str, int](), 0
+    for part in parts:
+        asking = begin + len(part.documents)
+        own += range(begin, asking)
+        places = {query: asking + place for place, query in enumerate(queries_of(part.documents))} | places
+        begin += len(part.windows)
+    documents = concatenate_datasets([part.documents for part in parts]).select(numbers)
+    rows = [*np.array(own)[numbers], *(places[query] for query in queries_of(documents))]
+    windows = concatenate_datasets([cast(Dataset, part.windows) for part in parts]).select(rows)
+    return Examples(documents, windows, np.concatenate([part.num_tokens for part in parts])[numbers])
