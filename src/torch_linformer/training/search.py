@@ -103,8 +103,7 @@ def learn_search(
         chunks = window_vectors(documents, windows)
     else:
         chunks = embedder_vectors(source, documents, str(trainer.args.device), precision_of(trainer.args))
-    most = min(len(documents), MOST_DOCUMENTS)
-    lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], most, seed)
+    lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], MOST_DOCUMENTS, seed)
     groups = np.unique(documents[GROUP][:], return_inverse=True)[1] if GROUP in documents.column_names else None
     search = Search(documents, vectors, groups)
 
