@@ -105,7 +105,7 @@ def embedder_vectors(start: str, documents: Dataset, device: str, precision: str
 
     texts, queries = documents["text"][:], queries_of(documents)
     together, owners = read(texts, CHUNK, "windows")
-    chunks = together.split(np.bincount(owners).tolist())
+    chunks = torch.split(together, np.bincount(owners).tolist())
     sums = torch.stack([part.sum(dim=0) for part in chunks])
     asking = [read(queries, BEGINNING, "cut")[0]] if queries else []
     beginnings, means = (

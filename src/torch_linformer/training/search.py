@@ -99,10 +99,10 @@ def learn_search(
     (vectors, windows), (tested, tested_windows) = _read(trainer, pieces, [known, test], screen)
     counted = None if words == "none" else SearchWords(task, [documents, test.documents], pieces.channels, width)
 
-    if windows is not None:
-        chunks = window_vectors(documents, windows)
-    else:
+    if windows is None:
         chunks = embedder_vectors(source, documents, str(trainer.args.device), precision_of(trainer.args))
+    else:
+        chunks = window_vectors(documents, windows)
     lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], MOST_DOCUMENTS, seed)
     groups = np.unique(documents[GROUP][:], return_inverse=True)[1] if GROUP in documents.column_names else None
     search = Search(documents, vectors, groups)
@@ -340,7 +340,8 @@ def choose(folds: Sequence[Fold], always: bool = False) -> tuple[SearchChoice, l
             gains = []
             for fold in folds:
                 scores = a * fold.words.get(words, torch.zeros(())) + b * fold.vectors.get(vectors, torch.zeros(()))
-                metrics = retrieval_metrics(lambda begin, end, scores=scores: scores[begin:end], fold.judgments)
+                similarities = cast(Any, lambda begin, end, scores=scores: scores[begin:end])
+                metrics = retrieval_metrics(similarities, fold.judgments)
                 gains.append(metrics["tallies"]["ndcg_at_10"][:, 0])
             tried.append(SearchChoice(words, vectors, (a, b), np.concatenate(gains)))
     groups = np.unique(np.concatenate([fold.groups for fold in folds]), return_inverse=True)[1]
@@ -400,7 +401,8 @@ def _read(
         return [(torch.from_numpy(np.asarray(trainer.answers_to(part))), None) for part in parts]
     rows = [cast(Dataset, part.windows)["input_ids"][:] for part in parts]
     kept = windows_of_rows(cast(Any, trainer.model), pieces, str(trainer.args.device), precision_of(trainer.args))
-    windows, reads = iter(kept.of(list(chain.from_iterable(rows)), screen)), []
+    windows = iter(kept.of(list(chain.from_iterable(rows)), screen))
+    reads: list[tuple[Tensor, list[Tensor] | None]] = []
     for part in rows:
         own = [next(windows) for _ in part]
         vectors = torch.cat([pieces.of_windows(own[begin : begin + 256]) for begin in range(0, len(own), 256)])
