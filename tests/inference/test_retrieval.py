@@ -21,7 +21,6 @@ from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerConfig
-from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.load import load_config
 from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
@@ -176,9 +175,8 @@ def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
     texts = ["".join(pieces[number] for number in order) for order in orders]
     queries = ["storm then frost", "frost then beach", "beach then frost"]
     pairs = written(tmp_path / "p.jsonl", ("query", "document"), list(zip(queries, texts, strict=True)))
-    found = baselines_module.embedder_baselines(
-        str(run.folder), load_collection(pairs, options=NO_OPTIONS).dataset, **SAME
-    )
+    documents = load_collection(pairs, options=NO_OPTIONS).dataset
+    found = baselines_module.embedder_baselines(str(run.folder), documents, **SAME)
 
     chunks, wanted = vectors_of(run, pieces, tmp_path / "pieces"), vectors_of(run, queries, tmp_path / "queries")
     best = [(wanted @ chunks[order].T).max(axis=1) for order in orders]
@@ -188,9 +186,7 @@ def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
     for way, scores in (("best_chunk", np.stack(best, axis=1)), ("chunk_mean", wanted @ means.T)):
         by_hand = retrieval_metrics(lambda begin, end, scores=scores: scores[begin:end], judgments)
         assert found[way]["tallies"]["ndcg_at_10"].tolist() == by_hand["tallies"]["ndcg_at_10"].tolist()
-    read = baselines_module.PieceReader(str(run.folder), DocumentVectors("mean"), **SAME).vectors(texts, 4, "windows")[
-        0
-    ]
+    read = torch.cat(list(baselines_module.embedder_vectors(str(run.folder), documents, **SAME).chunks)).numpy()
     assert np.abs(read - chunks[[*orders[0], *orders[1], *orders[2]]]).max() < 1e-5
 
 

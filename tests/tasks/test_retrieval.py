@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
 from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.tasks.lexical_vector_fit import know_words, word_rows
 from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import bm25_similarities, retrieval_metrics, tfidf_similarities
-from torch_linformer.tasks.word_rows import know_words
 
 PAIRS = {
     "text": ["sun sun sand", "rain mud", "snow ice cold ice snow"],
@@ -77,52 +77,46 @@ def test_a_query_of_several_documents_is_one_query_that_finds_all_of_them(task):
     vectors = np.array([[1, 0.1, 0], [0.9, 1, 0], [0, 0, 1], [1, 0.1, 0], [0, 1, 0], [0, 0, 1]])
     scores = task.scores(vectors, documents)
     assert (scores["ndcg_at_10"], scores["recall_at_10"], scores["queries"]) == (pytest.approx(1), 1, 3)
+    rows = task.training_rows(task.examples(documents, task.encoder(4)))
+    batch = task.collator(training=True)([rows[number] for number in range(3)])
+    assert batch["query_of"].tolist() == [0, 1, 1, 2] and batch["query_group"].tolist() == [0, 0, 1, 2]
     judgments = judgments_of(documents)
     assert judgments.wanted.tolist() == [2, 1, 1]
     assert judgments.of(np.array([0, 1]))[0].tolist() == [[True, True, False], [False, True, False]]
 
 
-def test_a_batch_tells_which_queries_are_the_same(task):
-    rows = task.training_rows(task.examples(Dataset.from_dict(SHARED), task.encoder(4)))
-    batch = task.collator(training=True)([rows[number] for number in range(3)])
-    assert batch["query_of"].tolist() == [0, 1, 1, 2] and batch["query_group"].tolist() == [0, 0, 1, 2]
+SEARCHES = [
+    # "wet" and "unheard" are in no document: the first one is first for them.
+    (
+        [*PAIRS["text"], "no word of any query"],
+        [*PAIRS["queries"], ["unheard"]],
+        [1, 1, 1 / np.log2(3), 1, 1, 1 / np.log2(5)],
+    ),
+    (["sun dry", "sand dry", "mud"], SHARED["queries"], [1, 1 / np.log2(3), 0.5]),  # several documents a query
+    (["का", "की", "को"], [[], [], ["को"]], [1]),  # words that only marks tell apart
+]
 
 
 @pytest.mark.parametrize("search", [tfidf_similarities, bm25_similarities])
-def test_baselines_of_several_documents_a_query_are_scored_alike(task, search):
-    texts = ["sun dry", "sand dry", "mud"]
-    documents = Dataset.from_dict({**SHARED, "text": texts})
-    scores = retrieval_metrics(search(texts, queries_of(documents)), judgments_of(documents))
-    assert scores["tallies"]["ndcg_at_10"][0, 0] == pytest.approx(1) and scores["queries"] == 3
+@pytest.mark.parametrize(("texts", "queries", "ndcg"), SEARCHES, ids=["words", "several", "marks"])
+def test_searches_by_words(search, texts, queries, ndcg):
+    documents = Dataset.from_dict({"text": texts, "queries": queries})
+    found = retrieval_metrics(search(texts, queries_of(documents)), judgments_of(documents))
+    assert found["tallies"]["ndcg_at_10"][:, 0].tolist() == pytest.approx(ndcg)
 
 
-def test_labels_of_which_none_comes_twice_are_refused(task):
-    documents = Dataset.from_dict({"text": ["sun", "rain"], "label": ["dry", "wet"]})
-    with pytest.raises(InputError, match="of 2 documents no two have the same label"):
-        task.examples(documents, task.encoder(4))
-
-
-def test_windows_are_refused(task):
-    """Several vectors of a document would be taken for those of the next ones."""
-    with pytest.raises(InputError, match="--overflow windows: an embedder makes one vector"):
-        task.examples(Dataset.from_dict(PAIRS), task.encoder(4, overflow="windows"))
-
-
-@pytest.mark.parametrize("search", [tfidf_similarities, bm25_similarities])
-def test_searches_by_words(search):
-    texts = [*PAIRS["text"], "no word of any query"]
-    documents = Dataset.from_dict({"text": texts, "queries": [*PAIRS["queries"], ["unheard"]]})
-    queries = [query for each in documents["queries"] for query in each]
-    found = retrieval_metrics(search(texts, queries), judgments_of(documents))
-    # "wet" and "unheard" stand in no document: the first one is first for them.
-    assert found["tallies"]["ndcg_at_10"][:, 0].tolist() == pytest.approx([1, 1, 1 / np.log2(3), 1, 1, 1 / np.log2(5)])
-
-
-@pytest.mark.parametrize("search", [tfidf_similarities, bm25_similarities])
-def test_words_are_told_apart_by_their_marks(search):
-    documents = Dataset.from_dict({"text": ["का", "की", "को"], "queries": [[], [], ["को"]]})
-    similarities = search(documents["text"][:], ["को"])
-    assert retrieval_metrics(similarities, judgments_of(documents))["ndcg_at_10"] == 1.0
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"text": ["sun", "rain"], "label": ["dry", "wet"]}, {}, "of 2 documents no two have the same label"),
+        # Several vectors of a document would be taken for those of the next ones.
+        (PAIRS, {"overflow": "windows"}, "--overflow windows: an embedder makes one vector"),
+    ],
+    ids=["labels", "windows"],
+)
+def test_what_nothing_can_be_learned_from_is_refused(task, columns, options, message):
+    with pytest.raises(InputError, match=message):
+        task.examples(Dataset.from_dict(columns), task.encoder(4, **options))
 
 
 def test_baselines_count_each_query(task):
@@ -142,7 +136,7 @@ def test_words_and_vectors_are_added_by_their_share(task):
     vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.0, 1.0]])
     try:
         found = task.similarities(vectors, documents)(0, 2)
-        known, asked = (rows.toarray() for rows in task.words(documents))
+        known, asked = (word_rows(lexical, counts).toarray() for counts in task.counts(lexical, documents))
         hits = task.hits(vectors, documents)
     finally:
         task.vectors.lexical = None

@@ -33,19 +33,6 @@ def test_the_loss_is_its_formula(query_group):
     assert loss.item() == pytest.approx(reference(queries, documents, query_of, query_group), rel=1e-12)
 
 
-def test_another_document_of_a_query_is_no_negative():
-    """One query asks for the documents 0 and 1: the loss is that of either of them beside document 2 alone."""
-    documents = directions(3, 1, requires_grad=True)
-    queries = directions(1, 0).expand(2, -1)
-    contrastive_loss(queries, documents, torch.tensor([0, 1]), torch.tensor([5, 5])).backward()
-    both = documents.grad.clone()
-    documents.grad = None
-    for own in (0, 1):
-        pair = [own, 2]
-        contrastive_loss(queries[:1], documents[pair], torch.tensor([0]), torch.tensor([5])).backward()
-    assert torch.allclose(both, documents.grad / 2)
-
-
 def test_a_batch_without_queries_teaches_nothing():
     documents = directions(3, 1, requires_grad=True)
     loss = contrastive_loss(documents[:0], documents, torch.tensor([], dtype=torch.long), torch.arange(0))

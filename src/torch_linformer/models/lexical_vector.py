@@ -32,7 +32,7 @@ class LexicalVector(SavedModule):
     product of two sketches is that of two x but for features that share a column: hashed columns make that about one in
     :math:`\sqrt{\text{width}}`, those that :func:`~torch_linformer.tasks.lexical_vector_fit.fit_vector` chooses less.
     There are too many pairs for a sketch: it has none of them. Who keeps x itself, as a sparse row, loses nothing
-    (:func:`~torch_linformer.tasks.word_rows.word_rows`). Without tokens y = 0; padding counts for nothing.
+    (:func:`~torch_linformer.tasks.lexical_vector_fit.word_rows`). Without tokens y = 0; padding counts for nothing.
 
     Args:
         vocab_size: token ids.

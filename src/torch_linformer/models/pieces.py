@@ -59,7 +59,7 @@ class PieceVectors(SavedModule):
 
     Attributes:
         map: W and b, the identity and 0 until they are fitted
-            (:func:`~torch_linformer.training.fitted_pieces.fit_map`).
+            (:func:`~torch_linformer.training.vector_map.fit_map`).
     """
 
     def __init__(

@@ -21,6 +21,7 @@ from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.tasks.lexical_vector_fit import counts_of, word_rows
 from torch_linformer.tasks.retrieval_metrics import (
     Judgments,
     Similarities,
@@ -31,7 +32,6 @@ from torch_linformer.tasks.retrieval_metrics import (
     tfidf_similarities,
 )
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task
-from torch_linformer.tasks.word_rows import counts_of, word_rows
 
 TOGETHER = 100  # documents whose words are counted at once
 POOLINGS = ("mean", "cls", "max")  # those that a folder of sentence-transformers has
@@ -150,7 +150,8 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         lexical = self.vectors.lexical
         if lexical is None:
             return lambda begin, end: largest_products(asking[begin:end], documents_of)
-        share, (words_of_documents, words_of_queries) = lexical.exact_share, self.words(documents)
+        share, counts = lexical.exact_share, self.counts(lexical.cpu(), documents)
+        words_of_documents, words_of_queries = (word_rows(lexical, part) for part in counts)
         return lambda begin, end: (
             (1 - share) * largest_products(asking[begin:end], documents_of).numpy()
             + share * (words_of_queries[begin:end] @ words_of_documents.T).toarray()
@@ -168,12 +169,6 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
                 lines.append(f"{scores[hit]:.3f}  {name}{'  (its own)' * (asked[query] in document['queries'])}")
             found.append((asked[query], lines))
         return found
-
-    def words(self, documents: Dataset) -> tuple[Any, Any]:
-        """The :func:`word_rows` of documents and of what asks for them."""
-        lexical = cast(LexicalVector, self.vectors.lexical).cpu()
-        of_documents, of_queries = self.counts(lexical, documents)
-        return word_rows(lexical, of_documents), word_rows(lexical, of_queries)
 
     def counts(self, lexical: LexicalVector, documents: Dataset) -> tuple[Any, Any]:
         """The :func:`counts_of` documents and of what asks for them, all of each text, counted once."""
@@ -208,15 +203,18 @@ class SearchedDocuments(torch.utils.data.Dataset[dict[str, Any]]):
     """
 
     def __init__(self, windows: Dataset, documents: Dataset) -> None:
-        self.windows, groups = windows, _groups(documents)
+        self.windows, groups = windows, _groups(documents).tolist()
         if "label" in documents.column_names:
-            before = _circles(groups)
-            lengths = (before != np.arange(len(documents))).astype(np.int64)
-            queries, groups = before[lengths > 0], groups[lengths > 0]
+            order = np.argsort(groups, kind="stable")
+            following = np.empty_like(order)
+            for circle in np.split(order, np.flatnonzero(np.diff(np.sort(groups))) + 1):
+                following[circle] = np.roll(circle, -1)
+            self.queries = [[other] * (other != number) for number, other in enumerate(following.tolist())]
+            self.groups = [[group] * len(asked) for group, asked in zip(groups, self.queries, strict=True)]
         else:
-            lengths = np.array([len(queries) for queries in documents["queries"]])
-            queries = len(documents) + groups
-        self.queries, self.groups = (np.split(numbers, np.cumsum(lengths)[:-1]) for numbers in (queries, groups))
+            numbers = iter(groups)
+            self.groups = [[next(numbers) for _ in queries] for queries in documents["queries"]]
+            self.queries = [[len(documents) + group for group in own] for own in self.groups]
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -225,8 +223,8 @@ class SearchedDocuments(torch.utils.data.Dataset[dict[str, Any]]):
         """A row; or, as of a ``Dataset``, a column of the documents' windows."""
         if isinstance(row, str):
             return self.windows[row][: len(self)]
-        queries = [self.windows[number]["input_ids"] for number in self.queries[row].tolist()]
-        return {**self.windows[int(row)], "queries": queries, "groups": self.groups[row].tolist()}
+        queries = [self.windows[number]["input_ids"] for number in self.queries[int(row)]]
+        return {**self.windows[int(row)], "queries": queries, "groups": self.groups[int(row)]}
 
 
 def judgments_of(documents: Dataset) -> Judgments:
@@ -258,14 +256,4 @@ def _groups(documents: Dataset) -> np.ndarray:
     if "label" in documents.column_names:
         return np.unique(documents["label"][:], return_inverse=True)[1]
     numbers = {query: number for number, query in enumerate(queries_of(documents))}
-    pairs = [numbers[query] for query in chain.from_iterable(documents["queries"])]
-    return np.array(pairs, dtype=np.int64)
-
-
-def _circles(groups: np.ndarray) -> np.ndarray:
-    """For each document the next one of its group, after the last the first."""
-    order = np.argsort(groups, kind="stable")
-    following = np.empty_like(order)
-    for circle in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-        following[circle] = np.roll(circle, -1)
-    return following
+    return np.array([numbers[query] for query in chain.from_iterable(documents["queries"])], dtype=np.int64)

