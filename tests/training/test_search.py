@@ -15,7 +15,7 @@ from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening import named_encoders
 from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.lexical_vector_fit import counts_of, fit_vector, know_words, sketches_of, surprise, word_rows
-from torch_linformer.tasks.retrieval import Retrieval, queries_of
+from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import Judgments
 from torch_linformer.training import train_settings
 from torch_linformer.training.encoder_baselines import window_baselines, window_vectors
@@ -294,3 +294,19 @@ def test_rows_of_a_report_are_the_first_window_the_mean_and_the_best():
     for name, vectors in (("first_window", first), ("window_mean", mean)):
         ranks = (asking @ vectors.T).argsort(dim=1, descending=True).argsort(dim=1).diagonal()
         assert rows[name]["ndcg_at_10"] == pytest.approx(float((1 / torch.log2(ranks + 2.0)).mean()), rel=1e-6)
+
+
+def test_weights_of_words_do_not_depend_on_what_was_learned_before(task, counted):
+    """Not on a fold that was judged last."""
+    _, texts, _, _ = counted
+    documents = Dataset.from_list([{"text": text, "queries": [text.split()[0]]} for text in texts])
+    words = SearchWords(task, [documents], CHANNELS, 64)
+    judgments = judgments_of(documents)
+    first = words.learned(*words.counts[0], judgments, 0)
+    fit_vector(words.lexical, words.known, np.linspace(0, 3, len(first)))
+    assert np.array_equal(words.learned(*words.counts[0], judgments, 0), first)
+
+
+def test_queries_of_a_group_are_told_by_its_documents():
+    rows = [{"text": "a", "queries": ["b"], "group": name} for name in ("x", "y", "x", "y")]
+    assert Search(Dataset.from_list(rows), torch.zeros(5, 2)).groups.tolist() == [0, 1, 0, 1]

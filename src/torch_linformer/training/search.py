@@ -104,8 +104,7 @@ def learn_search(
     else:
         chunks = window_vectors(documents, windows)
     lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], MOST_DOCUMENTS, seed)
-    groups = np.unique(documents[GROUP][:], return_inverse=True)[1] if GROUP in documents.column_names else None
-    search = Search(documents, vectors, groups)
+    search = Search(documents, vectors)
 
     folds = judged_folds(search, folds_of(search.groups, seed), counted, lessons, pieces, seed, screen.say)
     choice, tried = choose(folds, always=words == "always")
@@ -179,14 +178,16 @@ class Search:
     """Documents with their queries, or with the labels by which they ask for each other.
 
     Args:
+        documents: with a column of groups where they have some.
         vectors: of the documents and then of their queries, ``(rows, C)`` or ``(rows, M, C)``.
-        groups: the number of each document's group; None where each is its own.
     """
 
-    def __init__(self, documents: Dataset, vectors: Tensor, groups: np.ndarray | None = None) -> None:
+    def __init__(self, documents: Dataset, vectors: Tensor) -> None:
         self.vectors, self.asking = asked_of(documents, vectors)
         self.judgments, self.has_labels = judgments_of(documents), "label" in documents.column_names
-        self.groups = np.arange(len(documents)) if groups is None else groups
+        self.groups = np.arange(len(documents))
+        if GROUP in documents.column_names:
+            self.groups = np.unique(documents[GROUP][:], return_inverse=True)[1]
 
     def asked_by(self, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The queries that should find some of these documents only, and those that should find none of them."""
@@ -219,10 +220,10 @@ class SearchWords:
         know_words(self.lexical, task.tokenizer)
         self.counts = [task.counts(self.lexical, documents) for documents in collections]
         self.known = sparse.vstack([documents for documents, _ in self.counts]).tocsr()
-        fit_vector(self.lexical, self.known)
 
     def learned(self, documents: Any, queries: Any, judgments: Judgments, seed: int) -> np.ndarray:
         """The :func:`~torch_linformer.tasks.lexical_vector_fit.learn_weights` of rows with these counts."""
+        fit_vector(self.lexical, self.known)  # without what was learned from another fold
         rows = word_rows(self.lexical, documents), word_rows(self.lexical, queries)
         return learn_weights(*rows, judgments, seed)
 
@@ -277,7 +278,6 @@ def judged_folds(
         fold.vectors[MAPPED] = largest_products(mapped(search.asking[judges]), mapped(search.vectors[outside]))
         if words is not None:
             known, asked = words.counts[0]
-            fit_vector(words.lexical, words.known)
             theta = words.learned(known[inside], asked[learns], search.judgments.among(inside, learns), seed)
             words.judge(fold, theta, known[outside], asked[judges])
         folds.append(fold)
