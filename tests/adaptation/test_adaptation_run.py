@@ -108,7 +108,7 @@ def test_the_student_comes_near_its_teacher(finished):
 
 def test_chance_stands_beside_the_nearest_that_are_kept(finished, read_page):
     """Of 40 texts held out ten others are drawn from 39."""
-    assert re.search(r"before any training: .*, ten nearest kept 0\.\d{4} \(chance 0\.2564\)\n", finished.shown)
+    assert re.search(r"before any training: .*, ten nearest kept 0\.\d{4} \(random guess 0\.2564\)\n", finished.shown)
     row = next(line for line in finished.shown.splitlines() if line.strip().startswith("ten nearest kept "))
     assert row.split()[-1] == "0.2564"
     text = [part.strip() for part in read_page((finished.folder / "report.html").read_text("utf-8")).text]
@@ -343,7 +343,7 @@ def test_the_window_alone_stands_beside_the_whole(finished):
     alone, end = finished.result["window_alone"]["scores"], finished.result["end"]
     page = (finished.folder / "report.html").read_text()
     for text in (finished.shown, page):
-        assert "window only" in text and "slots add" in text and f"{end['cosine'] - alone['cosine']:+.3f} ±" in text
+        assert "without slots" in text and "slots add" in text and f"{end['cosine'] - alone['cosine']:+.3f} ±" in text
     model = AutoModel.from_pretrained(finished.folder)
     kept = with_options(model, replace(model.config.linear_options, k=0)).state_dict()
     trained = load_file(finished.folder / "model.safetensors")

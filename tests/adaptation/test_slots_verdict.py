@@ -5,7 +5,7 @@ import pytest
 from torch_linformer.adaptation.comparison import Gain, WithoutSlots, verdict_on_slots
 from torch_linformer.training.step_costs import StepCost
 
-EVEN = "Not clear of the error, or not worth it"
+EVEN = "Slots did not help measurably"
 TITLES = {"masked_loss": "loss", "cosine": "cosine", "neighbours": "nearest"}
 ALONE = {"masked_loss": 2.5, "cosine": 0.94, "neighbours": 0.5}
 COSTS = StepCost(1000.0, 1.0), StepCost(750.0, 1.0)

@@ -121,18 +121,18 @@ class Adapted:
         """The table of all scores; without labels some are missing."""
         columns: dict[str, Mapping[str, float]] = {"before": self.start, "distilled": self.end}
         text = (
-            "Neighbors are the test texts with the most similar embeddings; chance is the share that ten neighbors "
-            "drawn at random would keep."
+            "Neighbors are the test texts with the most similar embeddings; random guess is the share that ten "
+            "neighbors drawn at random would keep."
         )
         if self.alone:
-            columns["window only"] = self.alone.scores
+            columns["without slots"] = self.alone.scores
             text += (
-                " Window only is the distilled model without its slots, not distilled again; what slots add has its "
-                "standard error."
+                " Without slots is the distilled model with its slots taken out, not distilled again; what slots add has "
+                "its standard error."
             )
         if self.original:  # it has scores of its own where it has a head
             columns["original"] = self.original
-        columns["chance"] = {"neighbours": chance_of_neighbours(self.texts[1])}
+        columns["random guess"] = {"neighbours": chance_of_neighbours(self.texts[1])}
         names, rows = ["score", *columns], []
         if self.alone:
             names.insert(4, "slots add")
@@ -191,7 +191,7 @@ def show_adapted(adapted: Adapted, output: Path, screen: TrainingScreen) -> None
 
 def score_line(titles: Mapping[str, str], scores: Mapping[str, float], texts: int) -> str:
     """Scores on that many texts in a sentence, with what chance gives for the one of which that is known."""
-    chance = {"neighbours": f" (chance {format_score(chance_of_neighbours(texts))})"}
+    chance = {"neighbours": f" (random guess {format_score(chance_of_neighbours(texts))})"}
     return ", ".join(
         f"{title} {format_score(scores[name])}{chance.get(name, '')}"
         for name, title in titles.items()

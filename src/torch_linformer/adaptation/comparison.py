@@ -134,7 +134,7 @@ def verdict_on_slots(
 ) -> str:
     """What the slots add, to which scores, and what they take; ``alone`` is None where a model has nothing else."""
     if k == 0:
-        return "There are no slots: all that is kept is the work of the window and of the tokens seen exactly."
+        return "There are no slots: the window and the tokens that are read exactly do all of it."
     if alone is None:
         return ""
     judged: dict[str, list[str]] = {"better": [], "worse": [], "even": []}
@@ -150,7 +150,7 @@ def verdict_on_slots(
         verdict = f"The slots earn their cost. They add: {better}."
     else:
         verdict = "The slots do not earn their cost." + (f" They harm: {worse}." if worse else "")
-    verdict += f" Not clear of the error, or not worth it: {even}." if even else ""
+    verdict += f" Slots did not help measurably: {even}." if even else ""
     if isinstance(alone.cost, StepCost) and isinstance(alone.cost_with_slots, StepCost):
         share = max(0.0, 1 - alone.cost_with_slots.tokens_per_second / alone.cost.tokens_per_second)
         verdict += f" They take {f'{share:.0%}' if share else 'no measurable part'} of a forward pass."

@@ -16,7 +16,7 @@ from torch_linformer.opening.load import AnyModel, load_model, load_tokenizer
 class Run:
     """A finished training or adaptation: what :func:`torch_linformer.train` and :func:`torch_linformer.adapt` return.
 
-    It stands for its folder wherever a path does: ``Predictor(run)``, ``evaluate(run, "more.csv")``,
+    It can be passed anywhere a path is accepted: ``Predictor(run)``, ``evaluate(run, "more.csv")``,
     ``train("labeled.csv", from_model=run)``, ``AutoModel.from_pretrained(run)``.
 
     Attributes:

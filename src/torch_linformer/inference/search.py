@@ -227,7 +227,7 @@ class Searcher:
         return str(self._texts[document].as_py())
 
     def search(self, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
-        """The ``top_k`` best documents for each query, or all, the best first; of equals the one that comes first.
+        """The ``top_k`` best documents for each query, or all, the best first; ties go to the first.
 
         Raises:
             InputError: a query is empty, or this is one text and no list.

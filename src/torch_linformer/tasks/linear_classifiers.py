@@ -61,7 +61,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """How a classifier is fitted: each label against all others, with a penalty on the squares of its weights.
+    """How a classifier is fitted: one-vs-rest, with a penalty on the squares of its weights.
 
     Attributes:
         loss: ``squared hinge`` (a linear support vector machine) or ``logistic``.

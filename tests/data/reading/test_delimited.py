@@ -7,7 +7,7 @@ from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.errors import InputError
 
-AS_TEXT = 'quotes (") are read as text, which makes more rows whole; --quoting names what they are'
+AS_TEXT = 'quotes (") were read as plain text; if that is wrong, add --quoting quotes'
 SPACED = "spaces between a delimiter and a cell are left out"
 NO_HEADER = "no header (its first row looks like the others); columns are called 1 to 2; --header takes it for one"
 INDEX = "column 1 has no name and counts the rows: left out"

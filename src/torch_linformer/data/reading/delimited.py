@@ -179,7 +179,7 @@ def _dialect_of(path: Path, options: DataOptions, encoding: str | None, size: in
     if best.quoting == "spaced":
         notes.append("spaces between a delimiter and a cell are left out")
     if options.quoting == "auto" and best.quoting == "text" and quotes:
-        notes.append('quotes (") are read as text, which makes more rows whole; --quoting names what they are')
+        notes.append('quotes (") were read as plain text; if that is wrong, add --quoting quotes')
     return Dialect(best.delimiter, best.quoting, header, tuple(names), tuple(f"{path}: {note}" for note in notes))
 
 
