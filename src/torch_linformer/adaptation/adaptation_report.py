@@ -91,7 +91,7 @@ class Adapted:
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
         objective, config, name = self.source.objective, self.model.config, name_in_title(self.source.path)
-        chance = f"\nchance {format_score(chance_of_neighbours(self.texts[1]))}"
+        chance = f"\nrandom guess {format_score(chance_of_neighbours(self.texts[1]))}"
         on_slots = verdict_on_slots(config.linear_options.k, objective.titles, objective.lower_is_better, self.alone)
         curve = learning_curve(
             "Distillation", self.history, f"eval_{objective.best}", larger_is_better=objective.larger_is_better
@@ -127,8 +127,8 @@ class Adapted:
         if self.alone:
             columns["without slots"] = self.alone.scores
             text += (
-                " Without slots is the distilled model with its slots taken out, not distilled again; what slots add has "
-                "its standard error."
+                " Without slots is the distilled model with its slots taken out, not distilled again; what slots add "
+                "has its standard error."
             )
         if self.original:  # it has scores of its own where it has a head
             columns["original"] = self.original
