@@ -112,7 +112,7 @@ def test_chance_stands_beside_the_nearest_that_are_kept(finished, read_page):
     row = next(line for line in finished.shown.splitlines() if line.strip().startswith("ten nearest kept "))
     assert row.split()[-1] == "0.2564"
     text = [part.strip() for part in read_page((finished.folder / "report.html").read_text("utf-8")).text]
-    assert text.count("0.2564") == 1 and any(part.endswith("chance 0.2564") for part in text)
+    assert text.count("0.2564") == 1 and any(part.endswith("random guess 0.2564") for part in text)
 
 
 def test_a_page_is_named_after_the_source_and_names_leakage(adapt, source, options, tmp_path, read_page):
