@@ -20,7 +20,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class Mask:
-    """A bool mask that nobody changes, True at what is hidden; it keeps what follows from it (:func:`kept`)."""
+    """A bool mask that nobody changes, True at what is hidden; it keeps what follows from it (``kept``)."""
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask
