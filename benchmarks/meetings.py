@@ -132,7 +132,8 @@ def baselines_of(folder: str, documents: Dataset, device: str, precision: str) -
     texts, queries = documents["text"][:], queries_of(documents)
     alone = {"tfidf_search": tfidf_similarities(texts, queries), "bm25": bm25_similarities(texts, queries)}
     original = embedder_vectors(folder, documents, device, precision)
-    alone |= {} if original is None else original.similarities
+    if original is not None:
+        alone |= zip(("beginning_vector", "chunk_mean", "best_chunk"), original.similarities, strict=True)
     bm25 = alone["bm25"]
     return alone | {name + JOINED: joined(bm25, other) for name, other in alone.items() if name != "bm25"}
 

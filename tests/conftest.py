@@ -507,6 +507,7 @@ def minilm_package(monkeypatch, tmp_path, save_source, masked_run):
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(package.parent), *sys.path])
+    monkeypatch.delitem(sys.modules, package.name, raising=False)  # a real one, of another test
     tokenizer = AutoTokenizer.from_pretrained(masked_run.folder)
     return save_source(package / "model", tokenizer, pooling="mean_tokens", max_position_embeddings=512)
 

@@ -100,11 +100,11 @@ def test_a_signal_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, cl
     ],
 )
 def test_a_signal_before_the_training(start_command, datasets_cache, write_csv, tmp_path, signum, more, advice):
-    path = write_csv(tmp_path / "many.csv", [("wet mud " * 20, i % 2) for i in range(150_000)])
+    path = write_csv(tmp_path / "many.csv", [("wet mud " * 20, i % 2) for i in range(400_000)])
     arguments = ["train", "--data", path, "--output", str(tmp_path / "run"), *more]
-    before = set(datasets_cache.rglob("*.incomplete*"))
+    before = set(datasets_cache.rglob("*"))
     process = start_command(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_for(lambda: set(datasets_cache.rglob("*.incomplete*")) - before, process)  # it reads the documents
+    wait_for(lambda: set(datasets_cache.rglob("*")) - before, process)  # it reads the documents
     process.send_signal(signum)
     _, error = process.communicate(timeout=600)
     assert process.returncode == 128 + signum

@@ -19,7 +19,7 @@ from torch_linformer.inference.predictor import Embedder
 from torch_linformer.models import pieces as module
 from torch_linformer.serving.answers import load_served
 from torch_linformer.training.train import train
-from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.train_settings import LEXICAL_WIDTH, TrainSettings
 
 SAME = {"device": "cpu", "precision": "fp32"}
 TOPICS = {"beach": ["warm", "sand", "sea"], "storm": ["wet", "grey", "mud"], "frost": ["ice", "cold", "white"]}
@@ -105,7 +105,7 @@ def test_a_row_a_vector_finds_what_was_scored(run, options, tmp_path):
         ("c", 1),
     ]
     vectors = np.stack(table["embedding"])
-    assert vectors.shape == (6, 128 + 64) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert vectors.shape == (6, 128 + LEXICAL_WIDTH) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert np.allclose(vectors[:3, 128:], vectors[0, 128:])  # the words of the whole document
     of_texts = Embedder(str(run.folder), **SAME)(["frost q7", "ice " * 12])
     assert np.allclose(np.concatenate(of_texts), vectors[3:], atol=1e-5)

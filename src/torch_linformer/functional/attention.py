@@ -40,13 +40,14 @@ from torch_linformer.functional.pytorch import (
 )
 from torch_linformer.functional.slots import Slots, check_dense, compress
 from torch_linformer.functional.softmax import (
+    ATTENTION,
     Attended,
     ExactTokens,
     Part,
     SoftmaxCall,
     Window,
     additive_mask,
-    attend_to_slots,
+    allowed_at,
     bias_as_channel,
     bias_at,
     check_heads,
@@ -142,12 +143,26 @@ def attend(
     window: Window | None = None,
     call: SoftmaxCall = SoftmaxCall(),
 ) -> Attended:
-    """:func:`slot_attention`, unchecked: at padding stand numbers, of slots and exact tokens values of zeros."""
+    """:func:`slot_attention`, unchecked: at padding stand numbers, of slots and exact tokens values of zeros.
+
+    Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout; zeros in a row whose
+    slots are all hidden.
+    """
     slots = join(slots, exact)
-    if window is None:
-        return attend_to_slots(query, slots, call)
-    attended: Attended = compute(WINDOWED_ATTENTION, query, slots, window, call, impl=call.impl)
-    return attended
+    if window is not None:
+        attended: Attended = compute(WINDOWED_ATTENTION, query, slots, window, call, impl=call.impl)
+        return attended
+    key, value, _, bias = for_heads(slots, query.shape[1])
+    hidden = mask_of(slots.padding)
+    width, allowed = value.shape[-1], allowed_at(hidden)
+    if bias is not None and needs_graph(bias) and not call.need_weights:
+        call = call._replace(scale=call.scale_for(query))
+        query, key, value = bias_as_channel(query, key, value, bias, call.scale_for(query))
+    elif bias is not None:
+        added = bias.unsqueeze(2).to(query.dtype)
+        allowed = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
+    output, weights = compute(ATTENTION, query, key, value, allowed, call, hidden, impl=call.impl)
+    return output if value.shape[-1] == width else output[..., :width], weights
 
 
 def _check_part(name: str, query: Tensor, part: Slots | ExactTokens | Window) -> None:
@@ -396,14 +411,26 @@ def _attend_in_blocks(by_sdpa: bool, query: Tensor, slots: Slots, window: Window
     softmaxes: list[Tensor] = []
     for (queries, *spans, visible), visible_slots in zip(parts, slot_parts, strict=True):
         block_keys, block_values = spans[: len(span_keys)], spans[len(span_keys) :]
-        if by_sdpa:
+        if by_sdpa:  # each block is a row of a batch, with a copy of the slots before its span
             # Masks of parts are made where they are needed: all at once they are larger than the caches.
             sizes = slots.keys.shape[2], batch, queries.dtype
             if is_whole and mask is not None:
                 allowed = _allowed_in_blocks(mask, layout, slot_mask, *sizes)
             else:
                 allowed = _allowed(visible, visible_slots, *sizes)
-            outputs.append(_attend_by_sdpa(queries, block_keys, block_values, slots, allowed, bias, scale))
+            if bias is not None:
+                allowed = allowed + F.pad(bias.to(allowed.dtype), (slots.keys.shape[2], 0))
+            blocks = queries.shape[2]
+            joint = []
+            for own, around in ((slots.keys, block_keys), (slots.values, block_values)):
+                copies = own.unsqueeze(2).expand(-1, -1, blocks, -1, -1)
+                joint.append(torch.cat([x.transpose(1, 2) for x in (copies, *around)], dim=-2).flatten(0, 1))
+            rows = queries.transpose(1, 2).flatten(0, 1)
+            output = F.scaled_dot_product_attention(rows, joint[0], joint[1], attn_mask=allowed, scale=scale)
+            del joint, allowed  # before those of the next blocks
+            output = output.view(batch, blocks, *output.shape[1:]).transpose(1, 2)
+            # Where another program computes a graph's SDPA, its strides are other ones.
+            outputs.append(output.clone(memory_format=torch.contiguous_format) if records_a_graph() else output)
             continue
         output, softmax = _attend_by_definition(
             queries * scale, block_keys, block_values, slots, visible, visible_slots, bias, call.dropout_p
@@ -447,31 +474,6 @@ def _attend_by_definition(
     to_slots, to_window = torch.split(weights, [num_slots, keys_BHnsD.shape[3]], dim=-1)
     slot_output = (to_slots.flatten(2, 3) @ slots.values).view(*shape, slots.values.shape[3])
     return slot_output + to_window @ values_BHnsX, softmax
-
-
-def _attend_by_sdpa(
-    queries: Tensor,
-    keys: list[Tensor],
-    values: list[Tensor],
-    slots: Slots,
-    allowed: Tensor,
-    bias: Tensor | None,
-    scale: float,
-) -> Tensor:
-    """Output of blocks: each is a row of a batch, with a copy of the slots before its span."""
-    batch, _, number, _, _ = queries.shape
-
-    def with_slots(slots_BHKX: Tensor, spans: list[Tensor]) -> Tensor:
-        slots_BHnKX = slots_BHKX.unsqueeze(2).expand(-1, -1, number, -1, -1)
-        return torch.cat([x.transpose(1, 2) for x in (slots_BHnKX, *spans)], dim=-2).flatten(0, 1)
-
-    if bias is not None:
-        allowed = allowed + F.pad(bias.to(allowed.dtype), (slots.keys.shape[2], 0))
-    parts = queries.transpose(1, 2).flatten(0, 1), with_slots(slots.keys, keys), with_slots(slots.values, values)
-    output = F.scaled_dot_product_attention(*parts, attn_mask=allowed, scale=scale)
-    output = output.view(batch, number, *output.shape[1:]).transpose(1, 2)
-    # Where another program computes a graph's SDPA, its strides are other ones.
-    return output.clone(memory_format=torch.contiguous_format) if records_a_graph() else output
 
 
 def _allowed(visible: Tensor, visible_slots: Tensor | None, num_slots: int, rows: int, dtype: torch.dtype) -> Tensor:

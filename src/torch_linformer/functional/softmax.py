@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.cpu import autocast_dtype, by_onednn
-from torch_linformer.functional.implementations import Implementation, Name, compute, register
+from torch_linformer.functional.implementations import Implementation, Name, register
 from torch_linformer.functional.padding import (
     Mask,
     Padding,
@@ -263,25 +263,6 @@ def rotate(x: Tensor, positions: Tensor, width: int, theta: float = 10000.0) -> 
     return torch.cat([*(channels.to(x.dtype) for channels in rotated), unrotated], dim=-1)
 
 
-def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = SoftmaxCall()) -> Attended:
-    """Softmax attention of ``(B, H, N, D)`` to slots, unchecked; hidden ones have values of zeros.
-
-    Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout; zeros
-    in a row whose slots are all hidden.
-    """
-    key, value, _, bias = for_heads(slots, query.shape[1])
-    hidden = mask_of(slots.padding)
-    width, allowed = value.shape[-1], _allowed(hidden)
-    if bias is not None and needs_graph(bias) and not call.need_weights:
-        call = call._replace(scale=call.scale_for(query))
-        query, key, value = bias_as_channel(query, key, value, bias, call.scale_for(query))
-    elif bias is not None:
-        added = bias.unsqueeze(2).to(query.dtype)
-        allowed = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
-    output, weights = compute(ATTENTION, query, key, value, allowed, call, hidden, impl=call.impl)
-    return output if value.shape[-1] == width else output[..., :width], weights
-
-
 def attend_by_distance(
     query: Tensor, positions: Slots, distance_bias: Tensor, call: SoftmaxCall = SoftmaxCall()
 ) -> Attended:
@@ -290,14 +271,15 @@ def attend_by_distance(
     .. math:: \mathrm{out}_i = \mathrm{softmax}_j(q_i \cdot k_j / \sqrt D + a_{j - i})\, v_j
 
     ``distance_bias`` is a, ``(H or 1, 2 R + 1)``, of the distances -R … R; farther ones have that of the ends. Hidden
-    positions have values of zeros. Returns as :func:`attend_to_slots`; it holds N × M scores.
+    positions have values of zeros. Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before
+    dropout; it holds N × M scores.
     """
     key, value, _, _ = for_heads(positions, query.shape[1])
     columns = torch.arange(key.shape[2], device=query.device)
     rows = torch.arange(query.shape[2], device=query.device)
     added_BHNM = bias_at(distance_bias, columns - rows.unsqueeze(-1)).to(query.dtype).unsqueeze(0)
     hidden = mask_of(positions.padding)
-    allowed_B11M = _allowed(hidden)
+    allowed_B11M = allowed_at(hidden)
     if allowed_B11M is not None:
         added_BHNM = added_BHNM + additive_mask(allowed_B11M, query.dtype)
     return _attend(query, key, value, added_BHNM, call, hidden)
@@ -309,7 +291,7 @@ def attend_to_past(
     """Ordinary causal attention: the queries are the last N of the M positions and see those up to their own.
 
     ``padding_mask`` is bool ``(B, M)``; a position of padding sees itself, so that its output is finite. Returns as
-    :func:`attend_to_slots`.
+    :func:`attend_by_distance`.
     """
     length, positions = query.shape[2], key.shape[2]
     if padding_mask is None and not is_traced() and length in (1, positions) and not call.need_weights:
@@ -325,7 +307,7 @@ def attend_to_past(
     return _attend(query, key, value, allowed, call)
 
 
-def _allowed(padding: Tensor | None) -> Tensor | None:
+def allowed_at(padding: Tensor | None) -> Tensor | None:
     """Bool ``(B or 1, 1, 1, M)``, True at what is seen: where all is hidden all of it, whose values are zeros."""
     return None if padding is None else (~padding | padding.all(dim=-1, keepdim=True))[:, None, None, :]
 

@@ -29,11 +29,11 @@ from torch_linformer.training.document_parts import DocumentParts
 from torch_linformer.training.encoder_baselines import embedder_baselines
 from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.initial_model import build_model, has_new_head
+from torch_linformer.training.learned_search import learn_search, weigh_vectors
 from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
 from torch_linformer.training.new_model import add_latent_semantics, check_model
 from torch_linformer.training.prepared import EVALUATIONS, Prepared, describe_model, prepare
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
-from torch_linformer.training.search import learn_search, weigh_vectors
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention, step_of
 from torch_linformer.training.task_trainers import DocumentTrainer, RetrievalTrainer, trainer_for

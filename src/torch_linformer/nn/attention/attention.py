@@ -9,7 +9,7 @@ from torch_linformer.functional.cpu import queries_at_once
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots import Slots
 from torch_linformer.nn.attention.causal_context import CausalFullContext, CausalSlotContext
-from torch_linformer.nn.attention.context import Attended, Call, Context, FullContext, head_sizes
+from torch_linformer.nn.attention.context import Call, Context, FullContext, head_sizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past, at_positions
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import HeadMaps, Pair, SequenceMap, Source, resize_maps
@@ -147,10 +147,14 @@ class Attention(nn.Module):
         if not need_weights and not context.is_aligned:  # each query can be taken by itself: in inference on a CPU
             at_once = queries_at_once(queries.shape[1], queries.device)
         if at_once is None:
-            attended, weights = self._attend(queries, read, call)
+            heads, weights = context.attend(self._heads_of_queries(queries), read, call)
+            attended = self._of_heads(heads)
         else:
-            attended = map_chunks(lambda rows: self._attend(rows, read, call)[0], self, queries, at_once, dim=1)
-            weights = None
+
+            def attend(rows: Tensor) -> Tensor:
+                return self._of_heads(context.attend(self._heads_of_queries(rows), read, call)[0])
+
+            attended, weights = map_chunks(attend, self, queries, at_once, dim=1), None
         if padding is not None and context.moves_queries:
             attended = padding.restore(attended)
             weights = None if weights is None else padding.restore(weights)
@@ -227,10 +231,9 @@ class Attention(nn.Module):
         keys, values, padding = self.context.put_in_order(keys, values, padding)
         return Source(Pair(keys, values), padding, self.head_maps)
 
-    def _attend(self, queries: Tensor, read: KeysAndValues, call: Call) -> Attended:
-        """Output ``(B, N, C)``, and weights ``(B, H, N, ·)`` where they are asked for."""
-        attended, weights = self.context.attend(self._heads_of_queries(queries), read, call)
-        return run_linear(self.out_proj, attended.transpose(1, 2).flatten(2)), weights
+    def _of_heads(self, attended: Tensor) -> Tensor:
+        """The output ``(B, N, C)`` of what heads have found, ``(B, H, N, D)``."""
+        return run_linear(self.out_proj, attended.transpose(1, 2).flatten(2))
 
     def _heads_of_queries(self, queries: Tensor) -> Tensor:
         """``(B, H, N, D)`` of ``(B, N, C)``."""

@@ -19,7 +19,7 @@ from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import Judgments
 from torch_linformer.training import train_settings
 from torch_linformer.training.encoder_baselines import window_baselines, window_vectors
-from torch_linformer.training.search import (
+from torch_linformer.training.learned_search import (
     AS_COUNTED,
     AS_READ,
     LEARNED,
