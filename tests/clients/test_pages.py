@@ -170,4 +170,4 @@ def test_a_page_begins_with_its_name_and_what_follows(visit, name, title, begins
 
 def test_the_page_of_an_adaptation_names_chance(visit):
     text = visit("adapt", 500).inner_text("main")
-    assert "chance 0.3846" in text  # ten of the 26 others of 27 texts
+    assert "random guess 0.3846" in text  # ten of the 26 others of 27 texts
