@@ -422,8 +422,8 @@ def _attend_in_blocks(by_sdpa: bool, query: Tensor, slots: Slots, window: Window
                 allowed = allowed + F.pad(bias.to(allowed.dtype), (slots.keys.shape[2], 0))
             blocks = queries.shape[2]
             joint = []
-            for own, around in ((slots.keys, block_keys), (slots.values, block_values)):
-                copies = own.unsqueeze(2).expand(-1, -1, blocks, -1, -1)
+            for slots_BHKX, around in ((slots.keys, block_keys), (slots.values, block_values)):
+                copies = slots_BHKX.unsqueeze(2).expand(-1, -1, blocks, -1, -1)
                 joint.append(torch.cat([x.transpose(1, 2) for x in (copies, *around)], dim=-2).flatten(0, 1))
             rows = queries.transpose(1, 2).flatten(0, 1)
             output = F.scaled_dot_product_attention(rows, joint[0], joint[1], attn_mask=allowed, scale=scale)
