@@ -6,6 +6,7 @@ Two processes, one for each tree, take turns call by call, so that a busy machin
 median of its ratios, new over other, and the median time of the new one.
 """
 
+import itertools
 import json
 import os
 import statistics
@@ -42,7 +43,7 @@ def serve() -> None:
 
     modules: dict[tuple[str, int], Any] = {}
     for line in sys.stdin:
-        kind, length, training, calls = json.loads(line)
+        kind, length, precision, training, calls = json.loads(line)
         if (kind, length) not in modules:
             torch.manual_seed(0)
             module = LinformerAttention(WIDTH, HEADS, length, K, **KINDS[kind])
@@ -50,11 +51,10 @@ def serve() -> None:
         module, x = modules[kind, length]
         begin = time.perf_counter()
         for _ in range(calls):
+            with torch.set_grad_enabled(training), torch.autocast("cpu", enabled=precision == "bfloat16"):
+                output = module(x.requires_grad_(training))[0]
             if training:
-                module(x.requires_grad_())[0].sum().backward()
-            else:
-                with torch.no_grad():
-                    module(x.detach())
+                output.sum().backward()
         print(json.dumps((time.perf_counter() - begin) / calls), flush=True)
 
 
@@ -62,6 +62,7 @@ def main(
     other: Annotated[str, typer.Argument(help="src folder of the tree to compare with")],
     rounds: Annotated[int, typer.Option(min=1)] = 9,
     lengths: Annotated[str, typer.Option(help="tokens")] = "512,4096,16384",
+    precisions: Annotated[str, typer.Option(help="float32, or bfloat16 by autocast")] = "float32,bfloat16",
 ) -> None:
     """Compare two source trees."""
     trees = [str(HERE.parents[1] / "src"), other]
@@ -81,21 +82,21 @@ def main(
         print(json.dumps(case), file=worker.stdin, flush=True)
         return float(json.loads(worker.stdout.readline()))
 
-    print("| attention | tokens | | new over other | least, largest | new, ms |\n|---|---|---|---|---|---|")
-    for kind in KINDS:
-        for length in map(int, lengths.split(",")):
-            for training in (False, True):
-                ratios, times = [], []
-                for turn in range(rounds + 1):
-                    pair = workers if turn % 2 else workers[::-1]
-                    found = {id(worker): seconds(worker, kind, length, training, 3) for worker in pair}
-                    new, before = (found[id(worker)] for worker in workers)
-                    if turn:  # the first one warms up
-                        ratios.append(new / before)
-                        times.append(new)
-                row = f"| {kind} | {length:,} | {'training' if training else 'forward'} "
-                row += f"| {statistics.median(ratios):.3f} | {min(ratios):.2f}, {max(ratios):.2f} "
-                print(row + f"| {1e3 * statistics.median(times):.1f} |", flush=True)
+    print("| attention | tokens | dtype | | new over other | least, largest | new, ms |\n|---|---|---|---|---|---|---|")
+    for kind, length, precision, training in itertools.product(
+        KINDS, map(int, lengths.split(",")), precisions.split(","), (False, True)
+    ):
+        ratios, times = [], []
+        for turn in range(rounds + 1):
+            pair = workers if turn % 2 else workers[::-1]
+            seconds_of = {id(worker): seconds(worker, kind, length, precision, training, 3) for worker in pair}
+            new, before = (seconds_of[id(worker)] for worker in workers)
+            if turn:  # the first one warms up
+                ratios.append(new / before)
+                times.append(new)
+        row = f"| {kind} | {length:,} | {precision} | {'training' if training else 'forward'} "
+        row += f"| {statistics.median(ratios):.3f} | {min(ratios):.2f}, {max(ratios):.2f} "
+        print(row + f"| {1e3 * statistics.median(times):.1f} |", flush=True)
     for worker in workers:
         worker.terminate()
 
