@@ -55,22 +55,24 @@ def random_modernbert():
 
 pretrained = AutoModel.from_pretrained(folder)
 with torch.no_grad(), tempfile.TemporaryDirectory() as directory:
-    for name, original, longest in (("MiniLM", pretrained, 512), ("ModernBERT", random_modernbert().eval(), 2048)):
-        linear = linearize(original, k=K, window=WINDOW)
+    cases = (("MiniLM", pretrained, 256, 512), ("ModernBERT", random_modernbert().eval(), 2048, 2048))
+    for name, original, usual, longest in cases:  # MiniLM was trained with 256 tokens
+        linear = linearize(original, k=K, window=WINDOW, usual_length=usual)
         print(f"{name}, {type(original).__name__} became {type(linear).__name__}")
         print(f"{name}, new parameters: {linear.num_parameters() - original.num_parameters()}")
 
-        # Rows of at most exact_below tokens, by default 2 K + window, attend to all of them.
+        # Rows of at most exact_below tokens, by default 2 K + window + 640 and at most the usual length, attend to all
+        # of them.
         compare(name, linear, original, linear.config.linear_options.exact_below)
-        compare(name, linear, original, 512)
+        compare(name, linear, original, longest)
 
         # The Auto classes open it, since torch_linformer is imported.
         linear.save_pretrained(f"{directory}/linear")
         opened = AutoModel.from_pretrained(f"{directory}/linear")
-        compare(f"{name}, opened again", opened, linear, 512)
+        compare(f"{name}, opened again", opened, linear, longest)
 
         # Without a new class: means of segments beside the window, with nothing to learn. It has 256 slots, and reads
-        # up to 640 tokens exactly.
+        # up to 1,280 tokens exactly.
         original.save_pretrained(f"{directory}/original")
         means = AutoModel.from_pretrained(f"{directory}/original", attn_implementation="linformer")
         assert type(means) is type(original)

@@ -86,18 +86,18 @@ def test_it_is_means_of_segments_and_a_window(family):
 def test_the_definition():
     """Slots are means of equal segments with log of their tokens beside their scores, in one softmax with a window."""
     torch.manual_seed(0)
-    query, key, value = torch.randn(3, 2, 3, 768, 8, dtype=torch.float64)
+    query, key, value = torch.randn(3, 2, 3, 1536, 8, dtype=torch.float64)
     module = torch.nn.Module()
-    module.config = transformers.BertConfig(max_position_embeddings=768)
+    module.config = transformers.BertConfig(max_position_embeddings=1536)
     attend = transformers.AttentionInterface()["linformer"]
     output, weights = attend(module, query, key, value, None, output_attentions=True)
-    width, reach = 3, 64  # ⌈768 / 256⌉ tokens a slot
-    slots = [(key[:, :, at : at + width].mean(2), value[:, :, at : at + width].mean(2)) for at in range(0, 768, width)]
+    width, reach = 6, 64  # ⌈1536 / 256⌉ tokens a slot
+    slots = [(key[:, :, at : at + width].mean(2), value[:, :, at : at + width].mean(2)) for at in range(0, 1536, width)]
     keys, values = (torch.stack(x, dim=2) for x in zip(*slots, strict=True))
-    positions = torch.arange(768)
+    positions = torch.arange(1536)
     far = (positions[:, None] - positions).abs() > reach
     local = (query @ key.transpose(-2, -1) / 8**0.5).masked_fill(far, float("-inf"))
-    first_and_last = torch.tensor([0, 767])
+    first_and_last = torch.tensor([0, 1535])
     local[..., first_and_last] = (query @ key[:, :, first_and_last].transpose(-2, -1)) / 8**0.5
     scores = torch.cat([query @ keys.transpose(-2, -1) / 8**0.5 + torch.tensor(float(width)).log(), local], dim=-1)
     expected = scores.softmax(-1) @ torch.cat([values, value], dim=2)

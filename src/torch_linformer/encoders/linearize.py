@@ -74,7 +74,7 @@ def linearize(
             registers of an image.
         exact_last: the last ones; by default ``[SEP]``.
         exact_below: rows of at most this many tokens attend to all of them, as in the original; by default
-            2 K + window, where slots and window cost as many products, and at most ``usual_length``; 0 for none.
+            2 K + window + 640, about where slots and window begin to be faster, at most ``usual_length``; 0 for none.
         projection: ``dynamic``, or ``mean`` for slots that are means of equal segments, with nothing to learn.
 
     Raises:
@@ -132,7 +132,9 @@ def linearize(
                 if window is None:
                     options = replace(options, window=min(usual, WIDEST))
                 if exact_below is None:
-                    options = replace(options, exact_below=min(2 * options.k + (options.window or 0), usual))
+                    # None anew: the window may be another one.
+                    options = replace(options, exact_below=None)
+                    options = replace(options, exact_below=min(options.longest_exact, usual))
             config = linear.config
             config.__class__ = linear_config(body_of(type(model)))
             config.linformer = {

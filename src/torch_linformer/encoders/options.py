@@ -7,6 +7,7 @@ from torch_linformer.functional.causal import check_window
 from torch_linformer.nn.options import AttentionConfig, check_choice, default_k
 
 Projection = Literal["dynamic", "mean"]
+COST_OF_SLOTS = 640  # in tokens that a query could see instead, beside its products with slots and window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +18,9 @@ class LinearOptions:
         k: slots K, min(256, max_length / 4) by default; 0 for only the window and the exact tokens.
         window: also the tokens at most ``window // 2`` positions away; None for only slots.
         exact_first, exact_last: the first and last tokens, which every token sees themselves (``[CLS]``, ``[SEP]``).
-        exact_below: a row of at most this many real tokens attends to all of them; 2 K + window if None, where slots
-            and window, N · (2 K + window) products, begin to take fewer than N².
+        exact_below: a row of at most this many real tokens attends to all of them; 2 K + window + 640 if None, about
+            where slots and window begin to take less time: N · (2 K + window) products beside N², and what choosing
+            slots costs, as measured on a CPU (docs/log.md).
         projection: slots chosen by the input (``dynamic``), with a learned mass, or ``mean`` of equal segments.
         max_length: tokens that the encoder reads at once.
 
@@ -42,7 +44,7 @@ class LinearOptions:
             if type(value) is not int and not (value is None and name in ("window", "exact_below")):
                 raise ValueError(f"{name} must be a whole number, got {value!r}")
         if self.exact_below is None:
-            object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0))
+            object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0) + COST_OF_SLOTS)
         check_choice("projection", self.projection, Projection)
         check_window(self.window)
         if self.max_length < 1:
