@@ -50,7 +50,8 @@ class SlotWeights(NamedTuple):
     r"""How positions enter the slots: E, and F, of causal attention.
 
     Attributes:
-        decay: :math:`\lambda \ge 0`, nats that a weight fades with every real token, ``(K,)`` or ``(H, K)``.
+        decay: :math:`\lambda \ge 0`: every real token multiplies earlier weights by :math:`e^{-\lambda}`; ``(K,)`` or
+            ``(H, K)``.
         weights: :math:`e > 0`, ``(N, K)``, ``(H, N, K)`` or ``(B, H, N, K)``; None where all positions count alike.
     """
 
@@ -62,8 +63,8 @@ class CausalSlots(NamedTuple):
     """The slots of causal attention.
 
     Attributes:
-        weights: with which the positions enter the slots, of keys and of values.
-        bias: on the scores of slots, ``(K,)`` or ``(H, K)``.
+        weights: the weights of positions in the slots, the same for keys and values.
+        bias: added to the scores of slots, ``(K,)`` or ``(H, K)``.
         chunk_size: positions computed at once; changes only rounding, and bounds how fast weights may fade.
     """
 
@@ -457,7 +458,7 @@ def causal_linformer_attention(
         bfloat16 they err up to three times as much as ordinary attention, whose scores are not rounded.
 
     Raises:
-        ValueError: if shapes or ``scale`` do not fit, a weight would fade more than 64 nats in a chunk, or a real
+        ValueError: if shapes or ``scale`` do not fit, a weight would fade by more than exp(64) in a chunk, or a real
             token's weight is not positive and finite. A compiled or exported graph checks these numbers where it runs,
             and raises ``RuntimeError``.
 
