@@ -78,10 +78,10 @@ ALL = ["tokens", "slots", "projection", "profile"]
         ({"projection": "max"}, ["slots"], "there is no E and no F"),
         ({"attention": "full"}, ["tokens"], "Ordinary attention has no slots"),
         (DYNAMIC, ALL, "The document chose them"),
-        (DYNAMIC, ALL, "over the slots, then the exact tokens. Rows"),
+        (DYNAMIC, ALL, "over the slots, then the first and last tokens. Rows"),
         ({**DYNAMIC, "window": 4, "k": [0, 7]}, ALL, "of the local window"),
         ({"k": 0, "window": 4}, ["tokens"], "These layers have no slots"),
-        ({"k": 0, "window": 4, "exact_first": 1}, ["tokens"], "by way of the exact tokens, the positions of"),
+        ({"k": 0, "window": 4, "exact_first": 1}, ["tokens"], "by way of the first and last tokens, the positions of"),
     ],
     ids=str,
 )

@@ -211,13 +211,13 @@ HOLDS = [  # the loss without slots and by K 4, 8 and 16; the K that is enough, 
         0.75,
         [0.9, 0.375, 0.2],
         8,
-        "K 8 is enough: slots, window and exact tokens lose 0.375 before any training, at most",
+        "K 8 is enough: slots, window, first and last token lose 0.375 before any training, at most",
     ),
     (0.75, [0.9, 0.375, 0.2], 8, "The rank of P by itself asks for K 19 in the layer that needs most, to keep 95 %"),
     (0.75, [0.9, 0.375, 0.2], 8, "energy: a head that looks at neighbors"),
     (0.75, [0.375, 0.5, 0.3], 4, "K 4 is enough: "),
-    (0.75, [0.9, 0.8, 0.5], None, "no K tried is enough: before any training slots, window and exact tokens lose at"),
-    (0.375, [0.3, 0.2, 0.1], 0, "no slots are needed: window and exact tokens lose 0.375 before any training, at most"),
+    (0.75, [0.9, 0.8, 0.5], None, "no K tried is enough: before any training slots, window, first and last token"),
+    (0.375, [0.3, 0.2, 0.1], 0, "no slots are needed: window, first and last token lose 0.375 before any training"),
 ]
 
 

@@ -141,7 +141,7 @@ def test_a_model_with_slots_of_its_own(save, call, workplace):
     (record,) = json.loads((workplace / "found" / "spectrum.json").read_text())["spectra"]
     losses = torch.tensor(record["low_rank_error"]["own_slots"])
     assert losses.shape == (2, 3, 2) and (losses[..., 0] == losses[..., 1]).all() and losses.min() > 0.01
-    assert "what its own slots, window and exact tokens lose" in (workplace / "found" / "report.html").read_text()
+    assert "what its own slots, window, first and last tokens lose" in (workplace / "found" / "report.html").read_text()
 
 
 def test_train_takes_the_suggested_k(bert, call, workplace, train_quickly, measured_once, monkeypatch):

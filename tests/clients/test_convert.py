@@ -181,7 +181,7 @@ def test_other_models_and_weights_are_refused_by_their_names():
     ],
 )
 def test_every_option_stands_in_the_documentation(heading, classes):
-    page = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "options_of_others.md").read_text(encoding="utf-8")
     section = page.partition(heading)[2].partition("\n## ")[0]
     options = {name for model_class in classes for name in inspect.signature(model_class).parameters}
     assert not [name for name in options if f"`{name}" not in section]

@@ -7,7 +7,7 @@ import pytest
 from encoders.every_model import MODEL_TYPES, NoModel, kind_of
 from encoders.promises import outcomes
 
-PAGE = Path(__file__).parents[2] / "docs" / "adapt.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "model_types.md"
 BEGIN, END = "<!-- begin: tests/clients/test_every_model.py -->", "<!-- end -->"
 
 
@@ -20,7 +20,7 @@ def test_works_or_is_refused_in_one_line(model_type):
 
 
 def table():
-    """The lines of docs/adapt.md that say which types work."""
+    """The lines of docs/reference/model_types.md that say which types work."""
     works, refused = {}, 0
     for model_type in MODEL_TYPES:
         try:
@@ -45,4 +45,4 @@ def table():
 
 def test_the_page_says_what_works():
     written = re.search(f"{BEGIN}\n(.*?)\n{END}", PAGE.read_text(), re.DOTALL)
-    assert written is not None and written[1] == table(), f"docs/adapt.md between the marks:\n{table()}"
+    assert written is not None and written[1] == table(), f"docs/reference/model_types.md between the marks:\n{table()}"

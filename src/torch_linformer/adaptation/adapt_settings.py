@@ -35,8 +35,8 @@ class AdaptSettings(RunOptions):
     k: int | None = option(None, "number of slots K; 0 for the window only  [min(256, max-length/4)]")
     window: int | None = option(
         None,
-        "width of the local window in tokens; 0 for slots only  [the tokens that the original is used with where it "
-        "could read more, at most 512; else 128]",
+        "width of the local window in tokens; 0 for slots only  [128; if the original is used with fewer tokens than "
+        "it could read, that many, at most 512]",
     )
     exact_below: int | None = option(
         None,
@@ -47,7 +47,7 @@ class AdaptSettings(RunOptions):
     minutes: float | None = option(None, "stop distilling after N minutes")
     batch_size: int | None = option(None, "texts per step  [16, or as few as make 60 steps in --minutes]")
     slots_only: bool = option(
-        False, "train only the slots: every weight of the original stays, and so does what it makes of short texts"
+        False, "train only the slots; the weights of the original, and its output for short texts, do not change"
     )
     learning_rate: float | None = option(None, "peak learning rate  [7e-5]")
     slot_learning_rate: float | None = option(

@@ -134,7 +134,7 @@ def verdict_on_slots(
 ) -> str:
     """What the slots add, to which scores, and what they take; ``alone`` is None where a model has nothing else."""
     if k == 0:
-        return "There are no slots: the window and the tokens that are read exactly do all of it."
+        return "There are no slots: each token attends to the window and the special tokens only."
     if alone is None:
         return ""
     judged: dict[str, list[str]] = {"better": [], "worse": [], "even": []}

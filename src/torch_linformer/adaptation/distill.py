@@ -69,18 +69,18 @@ def distill(
         task: ``embed``, ``mlm`` or ``classify``; what the head is for if None.
         pooling: what makes embeddings of hidden states: ``mean``, ``cls`` or ``max``; mean by default, and what a
             classifier reads.
-        test: share of the texts that the result is compared with its original on.
+        test: share of the texts held out for the comparison with the original.
         steps: of the training; 1,000, or as many as ``minutes`` allow, if None.
         minutes: that it takes at most.
-        batch_size: texts a step; 16, or as few as make 60 steps in ``minutes``, if None.
-        slots_only: train only the slots; every weight of the original stays, and so does what it makes of short texts.
-        learning_rate: the highest; 7e-5 if None.
-        slot_learning_rate: the highest of what chooses the slots; 6e-3 if None, 0.02 with ``slots_only``.
+        batch_size: texts per step; 16, or as few as make 60 steps in ``minutes``, if None.
+        slots_only: train only the slots; the weights of the original, and its output for short texts, do not change.
+        learning_rate: the peak; 7e-5 if None.
+        slot_learning_rate: the peak of the parameters that choose the slots; 6e-3 if None, 0.02 with ``slots_only``.
         seed: of the split and of the order.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         device: ``auto`` takes a GPU if there is one.
-        compile: whether torch.compile makes the kernels, which the first batches wait for.
-        probe: whether a forward pass is measured beside the original's, for the report.
+        compile: use ``torch.compile``; the first batches are then slow.
+        probe: also compare the time of a forward pass with the original's, for the report.
         output: folder for the result, with ``adaptation.json`` and ``report.html``; None writes nothing.
         screen: where progress is shown.
 

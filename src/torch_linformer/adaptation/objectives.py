@@ -176,7 +176,7 @@ class Labels(Embeddings):
         self.several = isinstance(task, MultiLabel)
         self.titles = {
             "agreement": "same label as the original",
-            "divergence": "divergence from the original, nats",
+            "divergence": "KL divergence from the original",
             **{name: name.replace("_f1", " F1") for name in task.headline},
             **self.titles,
         }

@@ -78,7 +78,7 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     packed, figures = pack_layers(inspection.layers, most_bytes), page_figures(list(layers), length)
     attended = {
         "the slots": any(layer.num_slots for layer in layers),
-        "the exact tokens": any(len(layer.exact) for layer in layers),
+        "the first and last tokens": any(len(layer.exact) for layer in layers),
         "the positions of the local window": any(layer.reach is not None for layer in layers),
     }
     data = {**packed, "tokens": length, **_document(inspection), "figures": figures}

@@ -329,12 +329,12 @@ def which_k_is_enough(spectrum: Spectrum) -> str:
         enough = "no loss beside a window was measured"
     elif k is None:
         best = f"at best {min(losses.values()):.3f}, without slots {losses[0]:.3f}"
-        enough = f"no K tried is enough: before any training slots, window and exact tokens lose {best}"
+        enough = f"no K tried is enough: before any training slots, window, first and last token lose {best}"
     else:
         lost = f"lose {losses[k]:.3f} before any training, at most {BOUND}"
-        enough = f"no slots are needed: window and exact tokens {lost}"
+        enough = f"no slots are needed: window, first and last token {lost}"
         if k:
-            enough = f"K {k} is enough: slots, window and exact tokens {lost}, without slots {losses[0]:.3f}"
+            enough = f"K {k} is enough: slots, window, first and last token {lost}, without slots {losses[0]:.3f}"
         if rank is None or rank > k:
             by_rank += (
                 ": a head that looks at neighbors has a P of nearly full rank, and neighbors are what the window reads"

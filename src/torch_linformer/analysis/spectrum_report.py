@@ -75,7 +75,7 @@ _ERRORS = (
 )
 _OWN = (
     "The model attends to slots: its P is what its queries and keys would give in ordinary attention, and the last "
-    "row what its own slots, window and exact tokens lose."
+    "row what its own slots, window, first and last tokens lose."
 )
 _KINDS = {
     "random": "random matrix (Theorem 1), values only",

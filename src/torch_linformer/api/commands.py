@@ -114,7 +114,7 @@ def evaluate(
         model: its folder, or a :class:`Run`.
         data: documents with labels, as for :func:`train`.
         documents: of an embedder, the table in which its queries search.
-        max_errors: so many rows that cannot be read are left out.
+        max_errors: skip up to this many unreadable rows.
         max_length: tokens read of a document; all that the model reads if None.
         overflow: how longer documents are read: ``cut`` or ``windows``.
         stride: tokens that neighboring windows share; a quarter of a window if None.

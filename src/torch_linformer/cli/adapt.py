@@ -14,10 +14,10 @@ from torch_linformer.cli.resumable import options_of, run_resumable
 def adapt(source: str, **options: Any) -> None:
     """Adapt a pretrained encoder to long inputs.
 
-    Its attention becomes linear in the length, and the result learns from texts without labels to give what the
-    original gives. SOURCE is a text encoder of transformers (BERT, RoBERTa, XLM-R, ModernBERT, Nomic-BERT, GTE, …),
-    with or without a head, or a folder of sentence-transformers with such an encoder; minilm is all-MiniLM-L6-v2, of
-    the extra "minilm".
+    Its attention becomes linear in the length. Then it is trained, on texts without labels, to give the hidden states
+    and embeddings of the original. SOURCE is a text encoder of transformers (BERT, RoBERTa, XLM-R, ModernBERT,
+    Nomic-BERT, GTE, …), with or without a head, or a folder of sentence-transformers with such an encoder; minilm is
+    all-MiniLM-L6-v2, of the extra "minilm".
     """
     check_model(source)
     run_resumable(partial(_run, source), AdaptSettings, options)

@@ -16,7 +16,7 @@ def export(
 ) -> None:
     """Write a model as one file for onnxruntime or torch.
 
-    The file is kept only if its scores agree with the model's; the tokenizer lies beside it.
+    The file is kept only if its outputs agree with the model's. The tokenizer is written beside it.
     """
     from rich.console import Console
 

@@ -24,7 +24,7 @@ def inspect_(
     """Look inside a model while it reads a document.
 
     Writes one page, which opens without a network: what the slots of each layer and head read, how much each token
-    attends to each other one, and the document with the tokens that the answer draws on.
+    attends to every other one, and the document with the tokens on which the answer depends.
     """
     check_model(model)
     from rich.console import Console

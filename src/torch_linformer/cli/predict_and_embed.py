@@ -44,7 +44,7 @@ def predict(
     question: Annotated[str | None, typer.Option(help="qa: the question, asked of every document")] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="one label: none below this probability; several: those above it  [as trained]"),
+        typer.Option(help="one label: no label below this probability; several: all above it  [as trained]"),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="report only the N highest probabilities  [all]")] = None,
     output: Annotated[
@@ -54,7 +54,7 @@ def predict(
 ) -> None:
     """Predict the answer of the model's task for documents.
 
-    One JSON line a document: the answer, the number of the document's tokens, and whether it was cut.
+    One JSON line per document: the answer, the number of the document's tokens, and whether it was cut.
     """
     check_files(files)
     check_model(model)

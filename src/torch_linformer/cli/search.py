@@ -28,7 +28,7 @@ def search(
         ),
     ],
     query: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUERY]...", help="what is looked for  [asked for, on a terminal]")
+        list[str] | None, typer.Argument(metavar="[QUERY]...", help="what to look for  [asked for, on a terminal]")
     ] = None,
     documents: Annotated[
         str | None,
@@ -39,7 +39,7 @@ def search(
     ] = None,
     vectors: Annotated[
         int | None,
-        typer.Option(min=1, help="vectors of a document at most; fewer are smaller and find less  [one a window]"),
+        typer.Option(min=1, help="maximum number of vectors per document; fewer find less  [one per window]"),
     ] = None,
     queries: Annotated[
         Path | None, typer.Option(help="file with a query on each line, or a table of them; - for standard input")

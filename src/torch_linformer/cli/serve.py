@@ -43,9 +43,8 @@ def serve(
 ) -> None:
     """Serve embeddings and predictions over HTTP.
 
-    Embeddings are requested as from OpenAI.
-
-    SIGTERM or Ctrl-C ends it when every request that was accepted has its answer.
+    OpenAI's clients can ask for embeddings. After SIGTERM or Ctrl-C the server answers the requests that it has, and
+    ends.
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # read when torch first computes
         os.environ.setdefault(cache, _KERNELS)

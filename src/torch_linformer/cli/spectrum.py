@@ -33,8 +33,9 @@ def spectrum(
 ) -> None:
     """Measure the rank of a model's attention, and suggest K.
 
-    The paper's Figure 1 for a model and texts of yours, and for every layer the K that keeps 90, 95 and 99 % of the
-    energy, as linformer train --k @FOLDER/spectrum.json takes it.
+    The paper's Figure 1 for your model and texts, and the number of slots K that they need: one that the loss of the
+    output suggests, and for every layer those that keep 90, 95 and 99 % of the energy (the squares of the singular
+    values). linformer train --k @FOLDER/spectrum.json takes them.
     """
     from torch_linformer.analysis.spectrum_report import run_spectrum
 

@@ -40,7 +40,7 @@ _CHECK = inspect.Parameter(
     default=False,
     annotation=Annotated[
         bool,
-        typer.Option("--check", help="read the data, build the model, say what a step takes, and write nothing"),
+        typer.Option("--check", help="read the data, build the model, measure a step, and write nothing"),
     ],
 )
 train.__signature__ = inspect.Signature([*options_of(TrainSettings), _CHECK])  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_WINDOW, WIDEST = 128, 512  # tokens: where the original reads all that it can, and at most where it reads less
 FIRST_WEIGHT = 16.0  # tokens that all slots weigh at first; 256 of 8,192 made a copy worse than none (docs/log.md)
 ALL_EXACT = (
-    "rows of at most exact_below = %s tokens are read exactly, and this encoder reads %s: slots and window are never "
+    "rows of at most exact_below = %s tokens get full attention, and this encoder reads %s: slots and window are never "
     "used; take a smaller k, a larger max_length, or exact_below=0"
 )
 
@@ -49,30 +49,31 @@ def linearize(
 ) -> Model:
     r"""A copy of an encoder of transformers whose attention takes time and memory linear in the length.
 
-    In every layer that attended to all positions a token attends, in one softmax, to K slots that the input chooses,
-    with their mass, to the tokens near it, and to the first and last tokens of the text. Layers that were local keep
-    their window. All other weights stay, under their names; those of slots, ``….linformer.*``, begin as means of
-    segments and are to be trained (``torch_linformer.distill``). Where ``max_length`` is more than ``usual_length``
-    all slots of a full row weigh as much as 16 tokens at first, so that the copy begins as a reader of windows.
+    In every layer that attended to all positions a token attends, in one softmax, to K slots that the input chooses, to
+    the tokens near it, and to the first and last tokens of the text. A slot weighs as many tokens as it stands for
+    (``slot_mass``). Layers that were local keep their window. All other weights stay, under their names; those of
+    slots, ``….linformer.*``, begin as means of segments and are to be trained (``torch_linformer.distill``). Where
+    ``max_length`` is more than ``usual_length`` all slots of a full row weigh as much as 16 tokens at first, so that
+    the copy begins as a reader of windows.
 
     The copy is a deep one, of a subclass of the original's class, ``LinearBertModel``; the Auto classes open its folder
-    once ``torch_linformer`` is imported. Before it is returned, both read a small made-up batch, every row exactly, and
-    must compute the same up to rounding; the copy also embeds one row of ``max_length`` tokens.
+    once ``torch_linformer`` is imported. Before it is returned, both read a small made-up batch with full attention,
+    and must compute the same up to rounding; the copy also embeds one row of ``max_length`` tokens.
 
     Args:
         model: with or without a head; its self-attention is bidirectional and goes through the attention interface of
             transformers, or is MPNet's. It is not changed.
         k: slots K, min(256, max_length / 4) by default; 0 for none.
-        window: tokens near each that it sees themselves, half of them on either side; ``usual_length``, or 128 without
+        window: tokens near each that it attends to, half of them on either side; ``usual_length``, or 128 without
             one, by default; 0 for none.
         max_length: tokens read at once, by default as many as the original reads. Learned positions beyond those
             repeat the original's, as in windows of ``usual_length`` tokens that are read one after the other; rotary
             ones go on, beyond what they were trained for.
         usual_length: tokens that the original reads at once as it is used, special tokens included, if they are fewer
             than it has learned positions (sentence-transformers' ``max_seq_length``): later ones were hardly trained.
-        exact_first: the first tokens, which all others see themselves; by default ``[CLS]``, or the class token and
+        exact_first: number of first tokens, to which every token attends; by default ``[CLS]``, or the class token and
             registers of an image.
-        exact_last: the last ones; by default ``[SEP]``.
+        exact_last: number of last tokens likewise; by default ``[SEP]``.
         exact_below: rows of at most this many tokens attend to all of them, as in the original; by default
             2 K + window + 640, about where slots and window begin to be faster, at most ``usual_length``; 0 for none.
         projection: ``dynamic``, or ``mean`` for slots that are means of equal segments, with nothing to learn.

@@ -2,7 +2,7 @@
 
 A public operation checks its arguments and calls the unchecked functions that :mod:`torch_linformer.nn` calls too.
 An operation is a folder: ``slots``, ``attention``, ``causal``; ``products.py`` multiplies matrices, ``reference.py``
-defines them all, and ``kernels`` knows which implementation of an operation runs.
+defines them all, and ``implementations.py`` chooses which implementation of an operation runs.
 
 Shapes are written in one set of letters, in docstrings ``(B, H, N, D)`` and as suffixes of names, ``scores_BHNK``:
 

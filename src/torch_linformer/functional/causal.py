@@ -3,7 +3,24 @@
 Position i enters slot j with weight :math:`w_{tij} = e_{ij} \\exp(-\\lambda_j (p_t - p_i))`, where p counts the real
 tokens. In a chunk that begins after :math:`p_0` tokens the mean is the same with the weights
 :math:`g_{ij} = e_{ij} \\exp(\\lambda_j (p_i - p_0))`, because :math:`\\exp(-\\lambda_j (p_t - p_0))` appears in both
-its numerator and its denominator; what came before the chunk enters as two sums. Derivation: docs/causal.md.
+its numerator and its denominator; what came before the chunk enters as two sums. The definition: docs/causal.md.
+
+With :math:`E_t = \\sum_{i \\le t} w_{ti}` the scores of slots and the output are two causal linear attentions, with a
+softmax P between them:
+
+.. math::
+    s_{tj} = \\sum_{i \\le t} (q_t \\cdot k_i) \\, w_{tij} / E_{tj}, \\qquad
+    o_t = \\sum_{i \\le t} \\Big(\\sum_j P_{tj} \\, w_{tij} / E_{tj}\\Big) v_i
+
+For the whole sequence tril(Q Kᵀ) and tril(P wᵀ) would be N × N. In a chunk
+:math:`w_{tij} / E_{tj} = g_{ij} / G_{tj}`, where :math:`G_{tj} = G^0_j + \\sum_{i \\le t} g_{ij}`, and :math:`G^0`
+and :math:`S^0 = \\sum g_{ij} k_i` summarize what came before, decayed to its start. So it has the scores
+:math:`(\\mathrm{tril}(Q K^\\top) g + Q S^{0 \\top}) / G`, the output
+:math:`\\mathrm{tril}((P / G) g^\\top) V + (P / G) S^0_v`, and with its n real tokens the next chunk has
+:math:`S^0 = e^{-\\lambda n} (S^0 + g^\\top K)`. The states of all chunks of a segment are made by one product with a
+triangular matrix of :math:`e^{-\\lambda (\\text{tokens between})}`; the scores of the window come from blocks of c
+queries and c + w − 1 keys. λ is at most 1/2 and c is 64, so :math:`e^{\\lambda (p_i - p_0)}` is at most
+:math:`e^{32}`; e lies between :math:`e^{-8}` and :math:`e^8`.
 """
 
 import math
@@ -33,7 +50,8 @@ class SlotWeights(NamedTuple):
     r"""How positions enter the slots: E, and F, of causal attention.
 
     Attributes:
-        decay: :math:`\lambda \ge 0`, nats that a weight fades with every real token, ``(K,)`` or ``(H, K)``.
+        decay: :math:`\lambda \ge 0`: every real token multiplies earlier weights by :math:`e^{-\lambda}`; ``(K,)`` or
+            ``(H, K)``.
         weights: :math:`e > 0`, ``(N, K)``, ``(H, N, K)`` or ``(B, H, N, K)``; None where all positions count alike.
     """
 
@@ -45,8 +63,8 @@ class CausalSlots(NamedTuple):
     """The slots of causal attention.
 
     Attributes:
-        weights: with which the positions enter the slots, of keys and of values.
-        bias: on the scores of slots, ``(K,)`` or ``(H, K)``.
+        weights: the weights of positions in the slots, the same for keys and values.
+        bias: added to the scores of slots, ``(K,)`` or ``(H, K)``.
         chunk_size: positions computed at once; changes only rounding, and bounds how fast weights may fade.
     """
 
@@ -440,7 +458,7 @@ def causal_linformer_attention(
         bfloat16 they err up to three times as much as ordinary attention, whose scores are not rounded.
 
     Raises:
-        ValueError: if shapes or ``scale`` do not fit, a weight would fade more than 64 nats in a chunk, or a real
+        ValueError: if shapes or ``scale`` do not fit, a weight would fade by more than exp(64) in a chunk, or a real
             token's weight is not positive and finite. A compiled or exported graph checks these numbers where it runs,
             and raises ``RuntimeError``.
 

@@ -24,7 +24,7 @@ from torch_linformer.functional.slots import Slots
 
 
 class ExactTokens(NamedTuple):
-    """Tokens that every query sees themselves.
+    """Single tokens that every query attends to.
 
     Attributes:
         keys: ``(B, Hkv, T, D)``.
@@ -38,7 +38,7 @@ class ExactTokens(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The positions near each query.
+    """The local window: the positions near each query.
 
     Attributes:
         keys: ``(B, Hkv, M, D)``, of all positions that the windows reach.

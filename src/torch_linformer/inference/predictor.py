@@ -44,26 +44,25 @@ class _Options:
 class Predictor(_Options):
     """What ``linformer predict`` and ``linformer embed`` compute, as a function of texts or of columns.
 
-    It is made of a name and numbers, so it can be built where it runs: it is what ``map_batches`` of Ray Data takes.
+    It pickles as the name of its folder and its options, so ``map_batches`` of Ray Data can build it in its workers.
 
     Args:
         model: folder of a trained model, or a run of ``torch_linformer.train``; with ``vectors`` any encoder.
         vectors: make a vector of each document, as ``linformer embed``, instead of what the model's task predicts.
-        text_column: column of the texts; for a model of ``token-classify`` also of words, a list or array a row.
+        text_column: column of the texts; for a model of ``token-classify`` also of words, a list or array per row.
         question_column: column of the questions, for a model that answers them; ``question`` if None.
         overflow: how long documents are read, ``cut`` or ``windows``. If None they are cut, unless vectors are made by
-            an encoder that is not linear, which reads them in windows of 256 tokens, as for
-        stride: tokens that neighboring windows share; a quarter of a window if None, and none of those.
+            an encoder that is not linear, which reads them in windows of 256 tokens, side by side.
+        stride: tokens that neighboring windows share; a quarter of a window if None, but 0 for such an encoder.
         threshold: of a model that predicts one label: below this probability ``label`` is None, nothing is predicted.
             Of several labels: the probability above which each is predicted; the one that training has found if None.
-        top_k: how many ``probabilities`` of labels are told, the highest first; all if None.
+        top_k: number of ``probabilities`` in each answer, the highest first; all if None.
         normalize: whether vectors have length 1.
-        keep_empty: whether a row without text is no error and gets a vector of NaN.
-        prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
-            None.
+        keep_empty: give a row without text a vector of NaN instead of an error.
+        prompt_name: prompt of a sentence-transformers folder to put before the texts; its default one if None.
         device: ``auto`` takes a GPU if there is one; ``precision``: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         batch_size: windows computed at once; a batch of columns may have any number of rows.
-        compile: whether torch.compile makes the kernels, which the first batches wait for.
+        compile: use ``torch.compile``; the first batches are then slow.
 
     Raises:
         InputError: the folder holds no model that predicts anything, or an option is not for it.

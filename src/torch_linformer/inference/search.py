@@ -101,7 +101,7 @@ class Searcher:
         documents: a file, folder or pattern, as ``linformer embed`` reads them; or a list of texts, or texts by their
             ids. If None those of the folder.
         output: the folder to write; ``DOCUMENTS.search`` if None, and none for texts.
-        vectors: of a document at most, each of neighboring windows; one for each window if None, which finds more.
+        vectors: maximum number per document, each of neighboring windows; one per window if None, which finds more.
         text_column: column with the text, of a table; it and ``id_column``, ``encoding``, ``delimiter``, ``quoting``,
             ``header`` and ``text_folder`` are as for ``linformer embed``.
         device: it, ``precision`` and ``batch_size`` are as for :class:`Embedder`.

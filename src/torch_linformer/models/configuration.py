@@ -196,9 +196,9 @@ class LinformerConfig(BaseConfig):
             :class:`torch_linformer.nn.options.StackConfig`.
         chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
-        lexical_features: words and pairs that the lexical head of a classifier counts
-            (``torch_linformer.models.lexical_head``); None for a classifier without one.
-        lexical_letters: of the longest token, where that head counts n-grams of characters too; 0 where it does not.
+        lexical_features: number of words and pairs of words whose TF-IDF adds to the logits of a classifier
+            (``torch_linformer.models.lexical_head``); None for a classifier without words.
+        lexical_letters: letters of the longest token, if n-grams of characters count too; 0 if they do not.
         threshold: the probability above which a label is predicted, where ``problem_type`` is
             ``multi_label_classification``; logits do not depend on it.
         max_answer_length: tokens of an answer to a question at most, None for any; logits do not depend on it.

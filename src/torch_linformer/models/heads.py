@@ -113,7 +113,8 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
     error). Where it is None, ``num_labels = 1`` means regression, integer labels mean one label per row, and
     floating-point labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several of them.
 
-    With ``config.lexical_features`` the logits of a ``torch_linformer.models.lexical_head.LexicalHead`` are added.
+    With ``config.lexical_features`` logits that are linear in the row's words (TF-IDF) are added: see
+    ``torch_linformer.models.lexical_head.LexicalHead``.
 
     Raises:
         ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weight.
@@ -392,8 +393,8 @@ class LinformerForMaskedLM(VocabularyScores, LinformerPreTrainedModel):
 class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
     """Scores of the vocabulary for the token after each one, ``(B, N, vocab_size)``.
 
-    ``config.causal`` must be True; a ``config.window`` beside the slots serves text well, and with
-    ``position_embedding="rotary"`` no input is too long. What ``generate`` keeps between two tokens does not grow.
+    ``config.causal`` must be True. For text set ``config.window`` too; with ``position_embedding="rotary"`` no input is
+    too long. The cache of ``generate`` does not grow.
 
     Raises:
         ValueError: for a configuration that is not causal.

@@ -159,7 +159,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
     """An encoder that reads the whole source and a decoder that writes the target, token by token.
 
     Each layer of the decoder compresses the encoder's output to ``config.memory_k`` slots at most, once for a whole
-    generation: what ``generate`` keeps between two tokens grows no further.
+    generation, so the cache of ``generate`` does not grow.
     """
 
     config: LinformerSeq2SeqConfig  # type: ignore[assignment]  # the one model whose configuration holds two

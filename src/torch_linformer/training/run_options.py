@@ -15,7 +15,7 @@ from torch_linformer.errors import InputError, flag
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes
 
-PUSH_HELP = "upload the finished folder to NAME or OWNER/NAME on the hub; private where it is new"
+PUSH_HELP = "upload the finished folder to NAME or OWNER/NAME on the hub; a new repository is private"
 
 
 class RunOptions:

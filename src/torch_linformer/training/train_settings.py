@@ -95,12 +95,12 @@ class TrainSettings(RunOptions):
     from_model: str | None = option(
         None,
         "model to start from: a folder of train or adapt, or any encoder (folder, hub name, minilm); none: a new one  "
-        "[labels, numbers, embed: minilm where it is installed]",
+        "[labels, numbers, embed: minilm, if it is installed]",
     )
     freeze: bool | None = option(
         None,
-        "keep the weights of --from and learn only what stands on them, in one pass over the documents; --no-freeze "
-        "trains them too, which labels and numbers keep where it is better on validation  [yes]",
+        "train only a head on the encoder of --from, which reads each document once; --no-freeze also trains the "
+        "encoder (labels and numbers keep that only if it is better on validation)  [yes]",
         tasks=BEGIN_PRETRAINED,
     )
     freeze_layers: int = option(
@@ -153,20 +153,20 @@ class TrainSettings(RunOptions):
     )
     lexical: str = option(
         "auto",
-        "read words too; embed: auto keeps them where validation is better",
+        "also count words, as TF-IDF does; embed: auto keeps them if they help on validation",
         ("auto", "always", "none"),
         tasks=BEGIN_PRETRAINED,
     )
     vectors: int = option(
         1,
-        "embed: vectors of a document at most, of which the one nearest to a query counts",
+        "embed: maximum number of vectors per document; the one nearest to a query counts",
         tasks=("embed",),
         least=1,
     )
     read_window: int | None = option(
         None,
-        "tokens that an encoder reads at once, window by window; labels, numbers: of --from as it is  [256]; embed: 0 "
-        "for all  [with --freeze 256]",
+        "read documents in windows of N tokens; labels, numbers: if --from is not linear  [256]; embed: 0 reads all at "
+        "once  [with --freeze 256]",
         tasks=BEGIN_PRETRAINED,
     )
     class_weights: str = option(
