@@ -16,7 +16,6 @@ from torch_linformer.choices import AttentionKind, Pooling, PositionEmbedding
 from torch_linformer.encoders.classes import MODEL_TYPE, LinearConfig
 from torch_linformer.encoders.families import dropout_of
 from torch_linformer.functional.softmax import check_exact_tokens
-from torch_linformer.lengths import longest_input
 from torch_linformer.models.arguments import CACHE_NAMES, refuse
 from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.attention.slot_context import SlotContext
@@ -358,7 +357,8 @@ class LinformerConfig(BaseConfig):
     @property
     def longest_input(self) -> int | None:
         """Tokens that a model can read at once; None if there is no limit."""
-        return longest_input(self)
+        unlimited = self.causal and self.position_embedding != "learned"
+        return None if unlimited else self.max_position_embeddings
 
     @property
     def label_names(self) -> list[str]:
