@@ -109,6 +109,12 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
         maybe_install_capturing_hooks(self)
         super().compile(*args, **options)
 
+    def records(self, kwargs: dict[str, Any]) -> tuple[bool, bool]:
+        """Whether attention weights and hidden states are recorded."""
+        names = "output_attentions", "output_hidden_states"
+        weights, layers = (bool(kwargs.get(name, getattr(self.config, name))) for name in names)
+        return weights, layers
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # type: ignore[no-untyped-call]
@@ -247,7 +253,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         kwargs.update(past_key_values=cache, return_dict=True)
         # Tokens are moved once for all layers; but what is recorded must lead to the output, so there each layer does.
         rows: Padding | PackedRows | None = documents
-        if documents is None and padding is not None and padding.order is not None and not any(self._records(kwargs)):
+        if documents is None and padding is not None and padding.order is not None and not any(self.records(kwargs)):
             rows = padding
         if rows is None:
             return inputs, padding, kwargs, None
@@ -337,12 +343,6 @@ class LinformerBackbone(LinformerPreTrainedModel):
         embedded: Tensor = self.embeddings(**inputs, start=start)
         return embedded
 
-    def _records(self, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-        """Whether attention weights and hidden states are recorded."""
-        names = "output_attentions", "output_hidden_states"
-        weights, layers = (bool(kwargs.get(name, getattr(self.config, name))) for name in names)
-        return weights, layers
-
 
 class LinformerModel(LinformerBackbone):
     """The bare model: token ids in, hidden states out.
@@ -427,7 +427,7 @@ class LinformerModel(LinformerBackbone):
         past_key_values: LinformerCache | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        need_weights, need_layers = self._records(kwargs)
+        need_weights, need_layers = self.records(kwargs)
         hidden = self.encoder(
             self._embed(inputs, padding, past_key_values),
             src_key_padding_mask=padding,

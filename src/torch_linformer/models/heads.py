@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     CausalLMOutputWithPast,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -23,6 +24,7 @@ from transformers.modeling_outputs import (
 )
 
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
@@ -160,10 +162,14 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
         if self.lexical is None and whole_ids is not None:
             raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_features=None)")
         refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
-        outputs = self.linformer(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(self.pooler(outputs.last_hidden_state, attention_mask)))
+        outputs = BaseModelOutput()
+        if torch.is_grad_enabled() or records_a_graph() or any(self.records(kwargs)) or not self.words_only:
+            outputs = self.linformer(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+            )
+            logits = self.classifier(self.dropout(self.pooler(outputs.last_hidden_state, attention_mask)))
+        else:
+            logits = self.classifier.bias
         lexical = self.lexical_logits(input_ids, attention_mask, whole_ids)
         logits = logits if lexical is None else logits + lexical
         return LinformerSequenceClassifierOutput(
@@ -173,6 +179,12 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
             attentions=outputs.attentions,
             lexical_logits=lexical,
         )
+
+    @property
+    def words_only(self) -> bool:
+        """Whether the logits are the lexical head's and a bias: inference does not run an encoder that adds nothing."""
+        is_plain = type(self.classifier) is nn.Linear  # not quantized or wrapped
+        return self.lexical is not None and is_plain and not self.classifier.weight.any()
 
     def lexical_logits(
         self, input_ids: Tensor | None, attention_mask: Tensor | Padding | None = None, whole_ids: Tensor | None = None

@@ -123,7 +123,7 @@ class LinformerDecoderModel(LinformerBackbone):
             read,
             tgt_key_padding_mask=padding,
             memory_key_padding_mask=memory_padding,
-            need_weights=self._records(kwargs)[0],
+            need_weights=self.records(kwargs)[0],
             pasts=None if past_key_values is None else past_key_values.pasts,
         )
         if past_key_values is not None:
