@@ -42,7 +42,7 @@ _TOLERANCE = 1e-4  # of the largest score, in float32
 
 
 class Scores(nn.Module):
-    """A model as a function of ids, mask and, where it has them, token types ``(B, N)``; of words only, without encoder.
+    """A model as a function of ids, mask and, where it has them, token types ``(B, N)``; for words only, no encoder.
 
     It returns ``logits``, or ``start_logits`` and ``end_logits`` of question answering; of a model without a head
     ``last_hidden_state`` and ``sentence_embedding``, the vectors that ``linformer embed`` writes.

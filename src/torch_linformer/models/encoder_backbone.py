@@ -19,7 +19,7 @@ from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.functional.slots import check_length
 from torch_linformer.functional.softmax import check_exact_tokens
 from torch_linformer.models.arguments import check_rows, known_arguments
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import Inputs, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig, inputs_of
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.row_windows import Windows
@@ -102,12 +102,10 @@ class EncoderBackbone(LinformerPreTrainedModel):
         Types are not read by an encoder that has none, and only an encoder that takes ``position_ids`` and has no
         attention of its own reads a piece of the rows.
         """
-        embedded_or_ids = input_ids if inputs_embeds is None else inputs_embeds
-        if embedded_or_ids is None or (input_ids is not None and inputs_embeds is not None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        tokens = Inputs(input_ids, token_type_ids, position_ids, inputs_embeds).tokens
         if kwargs.get("past_key_values") is not None:
             raise ValueError("past_key_values needs a causal model: here every token sees those after it too")
-        padding, mask, length = None, None, embedded_or_ids.shape[1]
+        padding, mask, length = None, None, tokens.shape[1]
         reading: AbstractContextManager[None] = nullcontext()
         if isinstance(attention_mask, Padding):
             padding, mask, length = attention_mask, attention_mask.real.long(), attention_mask.length
@@ -134,7 +132,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
             if recorded["output_attentions"]:
                 raise ValueError(f"this encoder reads {window} tokens at once: no attention goes over all {length}")
             if padding is None:
-                nothing = torch.zeros(embedded_or_ids.shape[:2], dtype=torch.bool, device=embedded_or_ids.device)
+                nothing = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
                 padding = Padding(nothing, in_order=True)
             windows = Windows.of(padding, window, self.config.exact_first, self.config.exact_last)
             inputs = {name: windows.cut(x) for name, x in inputs.items() if x is not None and name != "position_ids"}

@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.models.arguments import CACHE, known_arguments
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import Inputs, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.encoder_backbone import backbone_of
@@ -311,8 +311,8 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         refuse_packed_rows(rows[3], rows[1], ONE_DOCUMENT)
         outputs = self.linformer(*rows, return_dict=True, **kwargs)
         pooled = self.pooler(outputs.last_hidden_state, rows[1])
-        tokens = input_ids if inputs_embeds is None else inputs_embeds
-        logits = self.classifier(self.dropout(pooled)).view(cast(Tensor, tokens).shape[:2])
+        choices = Inputs(input_ids, token_type_ids, position_ids, inputs_embeds).tokens.shape[:2]
+        logits = self.classifier(self.dropout(pooled)).view(choices)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else F.cross_entropy(logits.float(), labels.view(-1)),
             logits=logits,
