@@ -136,7 +136,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
                 padding = Padding(nothing, in_order=True)
             windows = Windows.of(padding, window, self.config.exact_first, self.config.exact_last)
             inputs = {name: windows.cut(x) for name, x in inputs.items() if x is not None and name != "position_ids"}
-            inputs["attention_mask"] = windows.mask
+            inputs["attention_mask"] = windows.real.long()
         with reading:
             outputs = self.body(
                 **{name: x for name, x in inputs.items() if x is not None and name in self.takes},

@@ -116,8 +116,7 @@ class DocumentVectors(nn.Module):
     ) -> Tensor:
         """What the hidden states of rows give, which a model reads in windows where ``pieces`` says so."""
         if self.pieces is not None and self.pieces.window is not None:
-            vectors = self.pieces.of_windows(self.pieces.windows(model, input_ids, attention_mask, **options))
-            return vectors.squeeze(1) if self.most == 1 else vectors
+            return self.pieces.of_windows(self.pieces.windows(model, input_ids, attention_mask, **options))
         hidden = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
         return self._of_hidden(hidden, attention_mask)
 
@@ -138,8 +137,7 @@ class DocumentVectors(nn.Module):
     def _of_hidden(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         if self.pieces is None:
             return embed(hidden, attention_mask, self.pooling)
-        vectors = self.pieces.vectors(hidden, attention_mask)
-        return vectors.squeeze(1) if self.most == 1 else vectors
+        return self.pieces.vectors(hidden, attention_mask)
 
     def _with_words(
         self, vectors: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None

@@ -67,11 +67,6 @@ class Windows:
         """How many windows each row has."""
         return cast("list[int]", torch.bincount(self.source[:, 0] // self.padding.length).tolist())
 
-    @property
-    def mask(self) -> Tensor:
-        """The attention mask of the windows, ``(W, n)``."""
-        return self.real.long()
-
     def join(self, states: Tensor) -> Tensor:
         """``(B, N, C)`` of ``(W, n, C)``; of a token that stands in several windows one of its states, at padding 0."""
         rows: Tensor = states.flatten(0, 1)[self.place]
