@@ -33,6 +33,7 @@ from torch_linformer.opening.load import (
 from torch_linformer.opening.sentence_transformers import (
     AS_THEY_ARE,
     SentenceSettings,
+    document_vectors,
     sentence_pooling,
     sentence_settings,
 )
@@ -71,6 +72,12 @@ def load_encoder(
     config = load_any_config(path, trust_remote_code)
     check_model(path, config)
     pooling = sentence_pooling(path)
+    pieces = None if pooling is None else document_vectors(path, config).pieces
+    if pieces is not None and pieces.window is not None:
+        raise InputError(
+            f"{path}: makes vectors of windows of {pieces.window} tokens, and what is adapted reads texts at once; "
+            "name the encoder it was trained with"
+        )
     if task is None and pooling is not None:
         task = "embed"
     architecture = (config.architectures or [""])[0]
