@@ -199,19 +199,22 @@ def prepare_texts(
 
 
 def mix_lengths(windows: Dataset, after: list[int], seed: int) -> Dataset:
-    """``windows``, a quarter of them cut to a length drawn log-uniformly; ``after`` ends each text."""
+    """``windows``, a quarter of them cut to a length drawn log-uniformly; ``after`` ends each text.
 
-    def cut(ids: list[int], number: int) -> dict[str, object]:
-        draws = np.random.default_rng([seed, number])
-        if draws.random() < CUT and len(ids) > SHORTEST:
-            length = int(np.exp(draws.uniform(np.log(SHORTEST), np.log(len(ids) + 1))))
+    What stands before a text is not cut: special tokens and the prompt.
+    """
+
+    def cut(ids: list[int], text_from: int, number: int) -> dict[str, object]:
+        draws, shortest = np.random.default_rng([seed, number]), max(SHORTEST, text_from + 1 + len(after))
+        if draws.random() < CUT and len(ids) > shortest:
+            length = int(np.exp(draws.uniform(np.log(shortest), np.log(len(ids) + 1))))
             ids = ids[: length - len(after)] + after
         return {"input_ids": ids, "length": len(ids)}
 
     with quiet():
         return windows.map(
             cut,
-            input_columns=["input_ids"],
+            input_columns=["input_ids", "text_from"],
             with_indices=True,
             remove_columns=["num_tokens", "text_from"],
             new_fingerprint=Hasher.hash([windows._fingerprint, after, seed, CUT, SHORTEST]),
