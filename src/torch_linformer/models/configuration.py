@@ -126,14 +126,11 @@ class BaseConfig(NotCopied, PreTrainedConfig):
             if not hasattr(self, name):
                 raise ValueError(f"{type(self).__name__} has no field {name!r}: write name=value,name=value")
             changes[name] = _read(name, text, types.get(name, type(getattr(self, name))))
-        changes.update(self._dependent(changes))
+        if "num_attention_heads" in changes and self.num_key_value_heads == self.num_attention_heads:
+            changes.setdefault("num_key_value_heads", None)  # which follows it
         checked = type(self)(**{**self.to_dict(), **{name: changes[name] for name in changes if name in types}})
         for name, value in changes.items():
             setattr(self, name, getattr(checked, name) if name in types else value)
-
-    def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Fields whose defaults depend on these, unless they are given too."""
-        return {}
 
 
 def _read(name: str, text: str, hint: Any) -> Any:
@@ -332,10 +329,6 @@ class LinformerConfig(BaseConfig):
         check_activation_memory(self.activation_memory, self.norm_first)
         check_chunk_size(self.chunk_size)
         super().__post_init__(**kwargs)
-
-    def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
-        follows = self.num_key_value_heads == self.num_attention_heads and "num_key_value_heads" not in changes
-        return {"num_key_value_heads": None} if follows and "num_attention_heads" in changes else {}
 
     @property
     def slots(self) -> list[int]:
