@@ -15,14 +15,13 @@ from torch_linformer.encoders.interface import reads_piece
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.functional.slots import check_length
 from torch_linformer.functional.softmax import check_exact_tokens
 from torch_linformer.models.arguments import check_rows, known_arguments
 from torch_linformer.models.backbone import Inputs, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig, inputs_of
 from torch_linformer.models.packed import refuse_packed_rows
-from torch_linformer.models.row_windows import Windows
+from torch_linformer.models.row_windows import windows_of
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 
@@ -112,7 +111,6 @@ class EncoderBackbone(LinformerPreTrainedModel):
             reading = reads_piece(attention_mask)
         elif attention_mask is not None:
             padding, mask = Padding(attention_mask == 0), attention_mask
-        window, windows = self.config.read_window, None
         if self.config.attention != "full":
             check_length(length, self.config.max_position_embeddings)
         refuse_packed_rows(position_ids, attention_mask, "this encoder reads one document per row")
@@ -128,13 +126,11 @@ class EncoderBackbone(LinformerPreTrainedModel):
         }
         recorded = {name: kwargs.get(name, getattr(self.config, name)) for name in RECORDED}
         check_rows(kwargs, position_ids)
-        if window is not None and (records_a_graph() or length > window):
+        windows = windows_of(self.config, tokens, padding)
+        if windows is not None:
             if recorded["output_attentions"]:
+                window = self.config.read_window
                 raise ValueError(f"this encoder reads {window} tokens at once: no attention goes over all {length}")
-            if padding is None:
-                nothing = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-                padding = Padding(nothing, in_order=True)
-            windows = Windows.of(padding, window, self.config.exact_first, self.config.exact_last)
             inputs = {name: windows.cut(x) for name, x in inputs.items() if x is not None and name != "position_ids"}
             inputs["attention_mask"] = windows.real.long()
         with reading:

@@ -73,9 +73,10 @@ class Windows:
         return self.padding.clean(self.padding.restore(rows))
 
 
-def windows_of(config: Any, input_ids: Tensor) -> Windows | None:
-    """Those in which a model with this configuration reads rows without padding; None where these are short enough."""
-    if config.read_window is None or input_ids.shape[1] <= config.read_window:
+def windows_of(config: Any, rows: Tensor, padding: Padding | None = None) -> Windows | None:
+    """Those in which a model with this configuration reads rows ``(B, N, …)``; None where these are short enough."""
+    if config.read_window is None or (rows.shape[1] <= config.read_window and not records_a_graph()):
         return None
-    padding = Padding(torch.zeros_like(input_ids, dtype=torch.bool), in_order=True)
+    if padding is None:
+        padding = Padding(torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device), in_order=True)
     return Windows.of(padding, config.read_window, config.exact_first, config.exact_last)
