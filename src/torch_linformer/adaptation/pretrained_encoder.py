@@ -21,9 +21,10 @@ from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models.configuration import BaseConfig
 from torch_linformer.opening.load import (
-    UNUSED,
     check_model,
     check_vocabulary,
+    check_weights,
+    is_pooler,
     load_any_config,
     load_tokenizer,
     longest_input,
@@ -101,11 +102,7 @@ def load_encoder(
         if head not in (saved, "none"):
             raise _no_head(path, str(task))
         model, report = open_by(AUTO_OF_HEAD.get(head, AutoModel), path, config)
-        lacking = sorted(name for name in report["missing_keys"] if UNUSED not in name)
-        if lacking:
-            raise InputError(
-                f"{path}: the weights lack {lacking[0]}, which config.json asks for; copy the folder again"
-            )
+        check_weights(path, report, is_pooler)
     original = encoder_of(model, load_tokenizer(path), path, task=task, pooling=pooling, seed=seed)
     return original if pooling is None else replace(original, sentences=True, settings=sentence_settings(path))
 
@@ -195,7 +192,7 @@ def without_own_code(
     prefix = "" if part is model else f"{model.base_model_prefix}."
     lacking = sorted(tensor.removeprefix(prefix) for tensor in missing if tensor.startswith(prefix))
     if part.base_model is part:
-        lacking = [tensor for tensor in lacking if not tensor.startswith(UNUSED)]
+        lacking = [tensor for tensor in lacking if not is_pooler(tensor)]
     if lacking:
         raise InputError(f"{path}: the weights lack {lacking[0]}, which its own code wants; copy the folder again")
     fields = {key: value for key, value in part.config.to_dict().items() if key not in OF_OWN_CODE}
