@@ -243,7 +243,8 @@ class DocumentEmbedder(DocumentModel):
         whole = batch.pop("whole_ids", None)
         options = reading_options(self.encoder.config)
         if self.reads_words or self.vectors.pieces is not None:
-            return self.vectors.of_rows(self.encoder, **batch, whole_ids=whole, **options)
+            vectors: Tensor = self.vectors(self.encoder, **batch, whole_ids=whole, **options)
+            return vectors
         hidden = self.encoder(**batch, **options).last_hidden_state
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 

@@ -68,8 +68,8 @@ class Scores(nn.Module):
         outputs = self.model(**named, **self.options)
         if "sentence_embedding" not in self.outputs:
             return tuple(outputs[name] for name in self.outputs)
-        hidden = outputs.last_hidden_state
-        return hidden, self.vectors(hidden, named["input_ids"], named["attention_mask"])
+        vectors = self.vectors(lambda **_: outputs, named["input_ids"], named["attention_mask"])
+        return outputs.last_hidden_state, vectors
 
 
 def export_model(folder: str, output: Path, format: str, screen: Screen | None = None) -> float:
