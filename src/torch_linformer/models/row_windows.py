@@ -75,7 +75,7 @@ class Windows:
 
 def windows_of(config: Any, rows: Tensor, padding: Padding | None = None) -> Windows | None:
     """Those in which a model with this configuration reads rows ``(B, N, …)``; None where these are short enough."""
-    if config.read_window is None or (rows.shape[1] <= config.read_window and not records_a_graph()):
+    if config.read_window is None or (not records_a_graph() and rows.shape[1] <= config.read_window):
         return None
     if padding is None:
         padding = Padding(torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device), in_order=True)
