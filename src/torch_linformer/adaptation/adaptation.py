@@ -38,7 +38,6 @@ from torch_linformer.encoders.linearize import linearize, with_options
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError
-from torch_linformer.nn.options import default_k
 from torch_linformer.opening.devices import compile_backbone, require_compiler, resolve_device, resolve_precision
 from torch_linformer.opening.folder import Spent, begin_run, identity, shared_run
 from torch_linformer.opening.hub import repository_for, upload
@@ -281,13 +280,10 @@ class Adaptation:
 
     def _linear(self, max_length: int, before: int, after: int) -> LinearEncoder:
         """The original with slots; the special tokens around a text are seen exactly."""
-        k = default_k(max_length) if self.settings.k is None else self.settings.k
-        if k > max_length:
-            raise InputError(f"--k must lie between 0 and the {max_length:,} tokens read at once, got {k}")
         try:
             student: Any = linearize(
                 self.original.model,
-                k,
+                self.settings.k,
                 self.settings.window,
                 max_length=max_length,
                 usual_length=self.original.usual_length,
