@@ -19,7 +19,6 @@ from torch_linformer.encoders.families import check_kind
 from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of, head_of_class
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models.configuration import BaseConfig
 from torch_linformer.opening.load import (
     check_model,
     check_vocabulary,
@@ -72,6 +71,7 @@ def load_encoder(
     """
     config = load_any_config(path, trust_remote_code)
     check_model(path, config)
+    _refuse_kind(path, config)
     pooling = sentence_pooling(path)
     pieces = None if pooling is None else document_vectors(path, config).pieces
     if pieces is not None and pieces.window is not None:
@@ -82,7 +82,7 @@ def load_encoder(
     if task is None and pooling is not None:
         task = "embed"
     architecture = (config.architectures or [""])[0]
-    auto_map = {} if isinstance(config, BaseConfig) else getattr(config, "auto_map", None) or {}
+    auto_map = getattr(config, "auto_map", None) or {}
     needs = _is_own_code(type(config)) or any(name.startswith("AutoModel") for name in auto_map)
     if trust_remote_code and needs:
         names = {str(reference).rpartition(".")[2]: name for name, reference in auto_map.items()}
@@ -96,7 +96,6 @@ def load_encoder(
     else:
         if needs and not hasattr(transformers, architecture or "Auto"):
             raise needs_code(path)
-        _refuse_kind(path, config)
         saved = _saved_head(config)
         head: Head = saved if task is None else OBJECTIVES[task].head
         if head not in (saved, "none"):
