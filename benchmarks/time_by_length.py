@@ -13,11 +13,11 @@ import torch
 import typer
 from transformers import AutoModel
 
+from runner.lines import Line, LogLogChart
 from runner.results import git_commit
 from torch_linformer import encoder_folder, linearize
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.reporting.files import write_bytes, write_json
-from torch_linformer.reporting.lines import Line, LogLogChart
 from torch_linformer.reporting.tables import format_duration
 
 CHUNK, AT_ONCE = 256, 32

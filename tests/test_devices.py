@@ -84,7 +84,7 @@ def run_tests(device, *files):
 
 def test_what_is_skipped_says_why():
     """On a device of torch that is everywhere, and has no numbers."""
-    done = run_tests("meta", "tests/functional/test_device_sizes.py", "tests/reporting/test_lines.py")
+    done = run_tests("meta", "tests/functional/test_device_sizes.py", "tests/benchmarks/test_lines.py")
     assert done.returncode == 0 and " passed" not in done.stdout, done.stdout
     assert "about the CPU: its sizes, against those of all other devices" in done.stdout
     assert "only functional, fuzz, models, nn run on other devices than a CPU" in done.stdout

@@ -17,12 +17,12 @@ PACKAGE = ROOT / "src" / "torch_linformer"
 
 # Folder: the extras whose libraries it may import beside torch, and what of ours beside itself. Of ours it may import
 # folders above it alone, and errors.py where the list names it.
-WITHOUT_TORCH = {"choices", "errors", "lengths"}  # modules below all layers
+WITHOUT_TORCH = {"choices", "errors"}  # modules below all layers
 LAYERS: dict[str, tuple[set[str], str | None]] = {
     "functional": (set(), None),
     "nn": ({"choices", "functional"}, None),
     "encoders": ({"errors", "functional", "nn"}, "hf"),
-    "models": ({"choices", "lengths", "functional", "nn", "encoders"}, "hf"),
+    "models": ({"choices", "functional", "nn", "encoders"}, "hf"),
     "distributed": ({"errors", "functional"}, "train"),
     "reporting": (set(), "train"),
     "measuring": ({"choices", "functional", "nn", "reporting"}, "train"),

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from runner.lines import LogLogChart
 from runner.suite import Case, Contender, Workload
 from suites.contenders import WINDOW, placed
 from suites.encoder import VOCABULARY, drawn_ids, our_config
 from suites.measurements import LengthComparison, Measurements, drawn, with_k
 from torch_linformer.models import LinformerCache, LinformerForCausalLM
-from torch_linformer.reporting.lines import LogLogChart
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_bytes, format_count, format_ratio
 

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.stats import linregress
 
+from runner.lines import Line, LogLogChart
 from runner.suite import Measurement, StepKind
-from torch_linformer.reporting.lines import Line, LogLogChart
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import MISSING, format_bytes, format_count, format_duration, format_ratio
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from runner.lines import Line
 from runner.suite import Case, Contender, Grid, Measurement, StepKind, Suite, Summary
 from suites import attention
 from suites import encoder as encoders
@@ -17,7 +18,6 @@ from suites.measurements import (
     with_k,
 )
 from torch_linformer.nn.options import DEFAULT_K
-from torch_linformer.reporting.lines import Line
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import MISSING, format_count, format_ratio
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.lines import Line, LogLogChart
 from runner.suite import Case, Contender, Grid, Measurement, Suite, Summary
 from suites import encoder as contenders
 from suites.grids import beyond_full_attention, grid_cases, require_cases
@@ -16,7 +17,6 @@ from suites.measurements import (
     with_k,
 )
 from torch_linformer.measuring.costs import layer_ratio
-from torch_linformer.reporting.lines import Line, LogLogChart
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import MISSING, format_count, format_ratio
 

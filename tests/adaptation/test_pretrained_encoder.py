@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 from transformers import (
+    AutoConfig,
     BertForMaskedLM,
     BertForPreTraining,
     BertForQuestionAnswering,
@@ -20,7 +21,14 @@ from torch_linformer.adaptation import distill
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
-from torch_linformer.opening.sentence_transformers import copy_sentence_modules
+from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.models.pieces import PieceVectors
+from torch_linformer.models.pooling import DocumentVectors
+from torch_linformer.opening.sentence_transformers import (
+    copy_sentence_modules,
+    document_vectors,
+    write_sentence_modules,
+)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +103,28 @@ def test_pooling_is_that_of_the_hub_too(folder, tmp_path, monkeypatch):
     for name in ("modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"):
         assert (result / name).read_bytes() == (folder / name).read_bytes()
     assert (result / "2_Normalize").is_dir()
+
+
+def test_modules_of_ours_are_copied_whole_and_windows_refused(tmp_path, save_source, tokenizer):
+    path = save_source(tmp_path / "small", tokenizer)
+    config = AutoConfig.from_pretrained(path)
+    lexical = LexicalVector(config.vocab_size, config.hidden_size, 8)
+    lexical.weights[:3] = torch.tensor([1.0, 2.0, 3.0])
+    write_sentence_modules(config, path, DocumentVectors("mean", lexical))
+    assert load_encoder(str(path)).sentences
+    (tmp_path / "copy").mkdir()
+    copy_sentence_modules(str(path), tmp_path / "copy", 32)
+    copied = document_vectors(str(tmp_path / "copy"), config).lexical
+    assert torch.equal(copied.weights, lexical.weights)
+    for window in (None, 16):
+        pieces = PieceVectors(config.hidden_size, 3, window, [0], [1])
+        write_sentence_modules(config, path, DocumentVectors("mean", lexical, pieces))
+        if window is None:
+            assert load_encoder(str(path)).objective.pooling == "mean"
+    with pytest.raises(
+        InputError, match="makes vectors of windows of 16 tokens, and what is adapted reads texts at once"
+    ):
+        load_encoder(str(path))
 
 
 @pytest.mark.parametrize(

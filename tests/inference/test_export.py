@@ -61,6 +61,17 @@ def test_what_other_models_say(classifier_run, tmp_path, model_class, fields):
 
 
 @torch.no_grad()
+def test_a_program_of_words_only_has_no_encoder(lexical_run, tmp_path):
+    model = load_model(str(lexical_run.folder)).eval()
+    model.classifier.weight.zero_()
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(lexical_run.folder).save_pretrained(tmp_path / "model")
+    assert export_model(str(tmp_path / "model"), tmp_path / "program", "torch") < 1e-5
+    program = torch.export.load(tmp_path / "program" / "model.pt2")
+    assert {name.split(".")[1] for name in program.state_dict} == {"classifier", "lexical"}
+
+
+@torch.no_grad()
 def test_an_embedder_keeps_its_pooling(classifier_run, save_source, tmp_path):
     """That of the folder of sentence-transformers, which need not be that of the configuration; prompts stay too."""
     config = AutoConfig.from_pretrained(classifier_run.folder)

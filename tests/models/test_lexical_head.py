@@ -176,6 +176,23 @@ def test_its_logits_are_added_to_those_of_the_pooled_states(model, token_ids):
     assert found.keys() == {"logits", "lexical_logits"}
 
 
+def test_an_encoder_whose_states_count_for_nothing_is_run_only_where_they_are_asked_for(model, token_ids):
+    ids = token_ids(2, 9) % VOCABULARY
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        expected = model(ids, output_hidden_states=True)
+    runs = []
+    model.linformer.register_forward_hook(lambda *_: runs.append(1))
+    with torch.no_grad():
+        assert_close(model(ids, labels=torch.tensor([2, 0])).logits, expected.logits)
+        assert not runs and len(expected.hidden_states) == len(model(ids, output_hidden_states=True).hidden_states)
+        model.classifier.weight[0, 0] = 1.0
+        assert not torch.equal(model(ids).logits, expected.logits)
+        model.classifier.weight.zero_()
+    model(ids).logits.sum().backward()
+    assert len(runs) == 3 and model.classifier.weight.grad.any()
+
+
 @torch.no_grad()
 def test_it_reads_the_whole_document_where_the_row_is_a_part(model, token_ids):
     ids, whole = token_ids(2, 9), torch.cat([token_ids(2, 60) % VOCABULARY, torch.zeros(2, 3, dtype=torch.long)], dim=1)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch.testing import assert_close
+from transformers.modeling_outputs import BaseModelOutput
 
 from torch_linformer.models.lexical_vector import NOTHING, PAIRS, WORDS, LexicalVector
 from torch_linformer.models.pooling import DocumentVectors, embed
@@ -79,15 +80,19 @@ def test_a_sketch_is_its_formula_wherever_padding_stands(lexical, side):
     assert_close(lexical.sketch(ids, mask), torch.stack([by_hand(lexical, row) for row in ROWS]))
 
 
+def reader_of(hidden):
+    return lambda **rows: BaseModelOutput(hidden)
+
+
 def test_a_vector_has_both_parts_by_their_shares(lexical):
     hidden, ids, mask = torch.randn(2, 8, CHANNELS).double(), torch.tensor([ROWS[0], ROWS[0][::-1]]), torch.ones(2, 8)
     made = DocumentVectors("mean", lexical)
-    vectors, pooled = made(hidden, ids, mask), embed(hidden, mask, "mean")
+    vectors, pooled = made(reader_of(hidden), ids, mask), embed(hidden, mask, "mean")
     assert vectors.shape == (2, CHANNELS + WIDTH) and made.width(CHANNELS) == CHANNELS + WIDTH
     assert_close(vectors[:, :CHANNELS], pooled * (1 - SHARE) ** 0.5)
     assert_close(vectors[0, CHANNELS:].double(), by_hand(lexical, ROWS[0]) * SHARE**0.5, rtol=1e-6, atol=1e-6)
     assert_close(vectors.norm(dim=1), torch.ones(2, dtype=vectors.dtype))
-    assert_close(DocumentVectors("mean")(hidden, ids, mask), pooled)
+    assert_close(DocumentVectors("mean")(reader_of(hidden), ids, mask), pooled)
     assert DocumentVectors("mean_max").width(CHANNELS) == 2 * CHANNELS
 
 
@@ -97,7 +102,7 @@ def test_words_are_those_of_whole_documents_where_rows_are_parts(lexical):
     width = max(map(len, ROWS[:2]))
     nothing = int((lexical.counts_as == NOTHING).nonzero()[0])
     whole = torch.tensor([[nothing] * (width - len(row)) + row for row in ROWS[:2]])
-    vectors = DocumentVectors("mean", lexical)(hidden, whole[:, -3:], mask, whole)
+    vectors = DocumentVectors("mean", lexical)(reader_of(hidden), whole[:, -3:], mask, whole)
     wanted = torch.stack([by_hand(lexical, row) for row in ROWS[:2]]) * SHARE**0.5
     assert_close(vectors[:, CHANNELS:].double(), wanted, rtol=1e-6, atol=1e-6)
 

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification, LinformerModel
+from torch_linformer.models.backbone import Inputs
 
 REVERSIBLE = {"activation_memory": "reversible", "norm_first": True}
 MASK = torch.tensor([[0] * 4 + [1] * 7, [1] * 11, [1] * 5 + [0] * 6])
@@ -33,7 +34,7 @@ def step(model, ids, **options):
 
 def streams(model, ids):
     """The mean of the streams before the first layer and behind each, one layer at a time."""
-    first = second = model.embeddings(ids, None, None, None)
+    first = second = model.embeddings(Inputs(ids, None, None, None))
     means = [first]
     for layer in model.encoder.layers:
         x = layer.norm1(second)

@@ -353,7 +353,7 @@ def test_weights_that_are_missing_are_told(source_of, run_from, tmp_path):
     weights = load_file(file)
     del weights["bert.encoder.layer.1.output.dense.weight"]
     save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"the weights lack encoder\.layer\.1\.output\.dense\.weight, which"):
+    with pytest.raises(InputError, match=r"the weights lack encoder\.layer\.1\.output\.dense\.weight"):
         run_from(tmp_path / "run", str(file.parent))
 
 

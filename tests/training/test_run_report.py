@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from torch_linformer.adaptation.adaptation_report import cost_sections
+from torch_linformer.adaptation.adaptation_report import cost_section
 from torch_linformer.training.step_costs import StepCost, compare_costs
 
 
@@ -56,15 +56,9 @@ def test_what_makes_the_scores_doubtful_is_shown_with_them(measured):
 
 def test_the_table_of_an_adaptation_says_it_too():
     costs = {4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: ("out of memory", StepCost(1, 0))}
-    table, time, memory = cost_sections(costs)
+    table = cost_section(costs)
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
     assert table.rows[1][1:] == ("failed: out of memory", "1", "–", "–", "0", "–") and len(table.columns) == 7
-    for section, heading in ((time, "Time"), (memory, "Memory")):
-        assert section.heading == f"{heading} of a forward pass by length" and "full attention" in section.figure
-    assert "8,192" in time.figure and "8,192" not in memory.figure  # where nothing was measured
-    assert len(cost_sections(dict([*costs.items()][:1]))) == 1 and cost_sections({}) == []
-    longest, usual = costs
-    assert len(cost_sections({longest: ("no time left",) * 2, usual: costs[usual]})) == 1  # a point is no line
 
 
 def test_the_page_concludes_first_and_counts_what_is_repeated(classifier_run, read_page):

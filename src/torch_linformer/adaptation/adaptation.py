@@ -38,7 +38,6 @@ from torch_linformer.encoders.linearize import linearize, with_options
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError
-from torch_linformer.nn.options import default_k
 from torch_linformer.opening.devices import compile_backbone, require_compiler, resolve_device, resolve_precision
 from torch_linformer.opening.folder import Spent, begin_run, identity, shared_run
 from torch_linformer.opening.hub import repository_for, upload
@@ -199,19 +198,22 @@ def prepare_texts(
 
 
 def mix_lengths(windows: Dataset, after: list[int], seed: int) -> Dataset:
-    """``windows``, a quarter of them cut to a length drawn log-uniformly; ``after`` ends each text."""
+    """``windows``, a quarter of them cut to a length drawn log-uniformly; ``after`` ends each text.
 
-    def cut(ids: list[int], number: int) -> dict[str, object]:
-        draws = np.random.default_rng([seed, number])
-        if draws.random() < CUT and len(ids) > SHORTEST:
-            length = int(np.exp(draws.uniform(np.log(SHORTEST), np.log(len(ids) + 1))))
+    What stands before a text is not cut: special tokens and the prompt.
+    """
+
+    def cut(ids: list[int], text_from: int, number: int) -> dict[str, object]:
+        draws, shortest = np.random.default_rng([seed, number]), max(SHORTEST, text_from + 1 + len(after))
+        if draws.random() < CUT and len(ids) > shortest:
+            length = int(np.exp(draws.uniform(np.log(shortest), np.log(len(ids) + 1))))
             ids = ids[: length - len(after)] + after
         return {"input_ids": ids, "length": len(ids)}
 
     with quiet():
         return windows.map(
             cut,
-            input_columns=["input_ids"],
+            input_columns=["input_ids", "text_from"],
             with_indices=True,
             remove_columns=["num_tokens", "text_from"],
             new_fingerprint=Hasher.hash([windows._fingerprint, after, seed, CUT, SHORTEST]),
@@ -278,13 +280,10 @@ class Adaptation:
 
     def _linear(self, max_length: int, before: int, after: int) -> LinearEncoder:
         """The original with slots; the special tokens around a text are seen exactly."""
-        k = default_k(max_length) if self.settings.k is None else self.settings.k
-        if k > max_length:
-            raise InputError(f"--k must lie between 0 and the {max_length:,} tokens read at once, got {k}")
         try:
             student: Any = linearize(
                 self.original.model,
-                k,
+                self.settings.k,
                 self.settings.window,
                 max_length=max_length,
                 usual_length=self.original.usual_length,

@@ -1,6 +1,6 @@
 """What a finished adaptation leaves: the model folder, its card, ``adaptation.json``, ``report.html`` and tables."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,6 @@ from torch_linformer.opening.load import write_model
 from torch_linformer.opening.sentence_transformers import copy_sentence_modules
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.lines import Line, LogLogChart
 from torch_linformer.reporting.plots import learning_curve
 from torch_linformer.reporting.report import (
     Headline,
@@ -31,7 +30,7 @@ from torch_linformer.reporting.report import (
     render_html,
     render_template,
 )
-from torch_linformer.reporting.tables import format_bytes, format_count, format_duration, format_score
+from torch_linformer.reporting.tables import format_count, format_duration, format_score
 from torch_linformer.training.step_costs import Cost, StepCost, compare_costs, cost_cells
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -110,7 +109,7 @@ class Adapted:
                 for score, title in objective.titles.items()
                 if score in self.start
             ],
-            sections=[self.scores, curve, *cost_sections(self.costs)],
+            sections=[self.scores, curve, *([cost_section(self.costs)] if self.costs else [])],
             settings={flag(name): str(value) for name, value in asdict(self.settings).items() if value is not None},
             machine=machine_and_versions(self.device),
             command=self.command,
@@ -216,16 +215,14 @@ def _verdict(adapted: Adapted) -> str:
     return f"{likeness} A forward pass, compared with full attention: {speed}."
 
 
-def cost_sections(costs: Mapping[int, Pair]) -> list[Section]:
-    """A table of the costs by length; where more than one could be measured also its charts."""
-    if not costs:
-        return []
+def cost_section(costs: Mapping[int, Pair]) -> Section:
+    """A table of the costs by length."""
     rows = []
     for length, (ours, full) in costs.items():
         (speed, memory), (full_speed, full_memory) = cost_cells(ours), cost_cells(full)
         faster, more = compare_costs(ours, full)
         rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
-    table = Section(
+    return Section(
         "Cost of a forward pass",
         text="One text of as many tokens as the model reads, and one of the median of the test texts; the adapted "
         "model and the same model with full attention (SDPA) in turn, each in its own process. Peak memory is that of "
@@ -233,28 +230,3 @@ def cost_sections(costs: Mapping[int, Pair]) -> list[Section]:
         columns=("tokens", "ours, tokens/s", "full, tokens/s", "ours is", "ours, MB", "full, MB", "ours takes"),
         rows=rows,
     )
-    if sum(any(isinstance(cost, StepCost) for cost in pair) for pair in costs.values()) < 2:
-        return [table]
-
-    def chart(
-        title: str, label: str, shown: Callable[[float], str], measure: Callable[[int, StepCost], float]
-    ) -> list[Section]:
-        """A pass that failed, or took nothing that could be measured, has no mark."""
-        lines = []
-        for number, name in enumerate(("linear attention", "full attention")):
-            of_lengths = ((length, pair[number]) for length, pair in costs.items())
-            measured = [(length, measure(length, cost)) for length, cost in of_lengths if isinstance(cost, StepCost)]
-            lines.append(Line(name=name, points=sorted((n, value) for n, value in measured if value > 0)))
-        if not any(line.points for line in lines):
-            return []
-        figure = LogLogChart(
-            title="Linear and full attention", x_label="tokens of a text", y_label=label, y_format=shown, lines=lines
-        )
-        heading = f"{title} of a forward pass by length"
-        return [Section(heading, figure=figure.svg(), caption="Both axes are logarithmic.", detail=True)]
-
-    return [
-        table,
-        *chart("Time", "time of a text", format_duration, lambda n, cost: n / cost.tokens_per_second),
-        *chart("Memory", "peak memory", format_bytes, lambda _, cost: 1e6 * cost.peak_memory_mb),
-    ]

@@ -34,21 +34,17 @@ class Gain(NamedTuple):
         return f"{self.difference:+.3f} ± {self.error:.3f}"
 
 
+@dataclass(eq=False)
 class TeacherComparison:
     """Texts, tokenized and as read, on which a student is compared with its teacher, which reads them once."""
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        objective: Embeddings,
-        windows: Dataset,
-        documents: Dataset,
-        batch_size: int,
-        precision: str,
-    ) -> None:
-        self.teacher, self.objective, self.documents = teacher, objective, documents
-        self.windows, self.batch_size, self.precision = windows, batch_size, precision
-        self.before_batch: Callable[[], None] = lambda: None
+    teacher: Teacher
+    objective: Embeddings
+    windows: Dataset
+    documents: Dataset
+    batch_size: int
+    precision: str
+    before_batch: Callable[[], None] = lambda: None
 
     def scores(self, student: PreTrainedModel) -> dict[str, float]:
         return self.scores_of(self.read(student))

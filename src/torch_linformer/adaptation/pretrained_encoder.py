@@ -19,11 +19,11 @@ from torch_linformer.encoders.families import check_kind
 from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of, head_of_class
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models.configuration import BaseConfig
 from torch_linformer.opening.load import (
-    UNUSED,
     check_model,
     check_vocabulary,
+    check_weights,
+    is_pooler,
     load_any_config,
     load_tokenizer,
     longest_input,
@@ -33,6 +33,7 @@ from torch_linformer.opening.load import (
 from torch_linformer.opening.sentence_transformers import (
     AS_THEY_ARE,
     SentenceSettings,
+    document_vectors,
     sentence_pooling,
     sentence_settings,
 )
@@ -70,11 +71,18 @@ def load_encoder(
     """
     config = load_any_config(path, trust_remote_code)
     check_model(path, config)
+    _refuse_kind(path, config)
     pooling = sentence_pooling(path)
+    pieces = None if pooling is None else document_vectors(path, config).pieces
+    if pieces is not None and pieces.window is not None:
+        raise InputError(
+            f"{path}: makes vectors of windows of {pieces.window} tokens, and what is adapted reads texts at once; "
+            "name the encoder it was trained with"
+        )
     if task is None and pooling is not None:
         task = "embed"
     architecture = (config.architectures or [""])[0]
-    auto_map = {} if isinstance(config, BaseConfig) else getattr(config, "auto_map", None) or {}
+    auto_map = getattr(config, "auto_map", None) or {}
     needs = _is_own_code(type(config)) or any(name.startswith("AutoModel") for name in auto_map)
     if trust_remote_code and needs:
         names = {str(reference).rpartition(".")[2]: name for name, reference in auto_map.items()}
@@ -88,17 +96,12 @@ def load_encoder(
     else:
         if needs and not hasattr(transformers, architecture or "Auto"):
             raise needs_code(path)
-        _refuse_kind(path, config)
         saved = _saved_head(config)
         head: Head = saved if task is None else OBJECTIVES[task].head
         if head not in (saved, "none"):
             raise _no_head(path, str(task))
         model, report = open_by(AUTO_OF_HEAD.get(head, AutoModel), path, config)
-        lacking = sorted(name for name in report["missing_keys"] if UNUSED not in name)
-        if lacking:
-            raise InputError(
-                f"{path}: the weights lack {lacking[0]}, which config.json asks for; copy the folder again"
-            )
+        check_weights(path, report, is_pooler)
     original = encoder_of(model, load_tokenizer(path), path, task=task, pooling=pooling, seed=seed)
     return original if pooling is None else replace(original, sentences=True, settings=sentence_settings(path))
 
@@ -188,7 +191,7 @@ def without_own_code(
     prefix = "" if part is model else f"{model.base_model_prefix}."
     lacking = sorted(tensor.removeprefix(prefix) for tensor in missing if tensor.startswith(prefix))
     if part.base_model is part:
-        lacking = [tensor for tensor in lacking if not tensor.startswith(UNUSED)]
+        lacking = [tensor for tensor in lacking if not is_pooler(tensor)]
     if lacking:
         raise InputError(f"{path}: the weights lack {lacking[0]}, which its own code wants; copy the folder again")
     fields = {key: value for key, value in part.config.to_dict().items() if key not in OF_OWN_CODE}

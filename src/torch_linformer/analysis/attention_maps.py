@@ -259,7 +259,9 @@ def attention_of_windows(
     usual = body.config._attn_implementation
     body.set_attn_implementation("eager")  # the one that tells
     try:
-        told = body(input_ids=windows.cut(input_ids), attention_mask=windows.mask, output_attentions=True).attentions
+        told = body(
+            input_ids=windows.cut(input_ids), attention_mask=windows.real.long(), output_attentions=True
+        ).attentions
     finally:
         body.set_attn_implementation(usual)
     place, tokens = windows.place[0], torch.arange(length, device=input_ids.device)

@@ -39,8 +39,7 @@ from torch_linformer.opening.folder import check_free, new_folder
 from torch_linformer.opening.load import check_lengths, load_backbone, load_own_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.reporting.files import write_bytes, write_text
-from torch_linformer.reporting.lines import COLORS, MARKERS
-from torch_linformer.reporting.plots import BLUE, INK, draw_cells, draw_figure, render_png, render_svg
+from torch_linformer.reporting.plots import BLUE, COLORS, INK, MARKERS, draw_cells, draw_figure, render_png, render_svg
 from torch_linformer.reporting.report import Headline, Report, Section, name_in_title, render_html
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_percent, format_ratio

@@ -42,7 +42,7 @@ def cached(function: Made) -> Made:
 
 MODEL_TYPE = "linear_encoder"
 PREFIX = "Linear"  # of the names of classes
-AUTO_CLASSES: list[Any] = [
+AUTOS: list[Any] = [
     auto
     for auto in vars(modeling_auto).values()
     if isinstance(auto, type) and getattr(auto, "_model_mapping", None) is not None
@@ -224,7 +224,7 @@ def linear_config(body: Any) -> type[LinearConfig]:
     kind: Any = type(
         PREFIX + original.__name__, (LinearConfig, original), {"encoder_class": body, "__module__": __name__}
     )
-    for auto in AUTO_CLASSES:
+    for auto in AUTOS:
         opened = opened_by(auto, original)
         if opened is not None and body_of(opened) is body:
             auto.register(kind, _linear(opened, kind))
@@ -237,7 +237,7 @@ def body_of(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
     """The class below the head of a model class; an encoder that no Auto class opens, such as Whisper's, is its own."""
     original = cast(type[PreTrainedConfig], model_class.config_class)
     opened = opened_by(transformers.AutoModel, original)
-    known = any(opened_by(auto, original) is model_class for auto in AUTO_CLASSES)
+    known = any(opened_by(auto, original) is model_class for auto in AUTOS)
     return opened if known and opened is not None else model_class
 
 
@@ -275,7 +275,7 @@ def _full_name(kind: type) -> str:
 
 def class_named(config: LinearConfig, name: str) -> type[LinearEncoder] | None:
     """The class of that name, ``LinearBertModel``, among those that the Auto classes open; None where there is none."""
-    opened: list[Any] = [linear_class(config.encoder_class), *(opened_by(auto, type(config)) for auto in AUTO_CLASSES)]
+    opened: list[Any] = [linear_class(config.encoder_class), *(opened_by(auto, type(config)) for auto in AUTOS)]
     return next((kind for kind in opened if kind is not None and kind.__name__ == name), None)
 
 

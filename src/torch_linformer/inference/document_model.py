@@ -136,7 +136,6 @@ class TaskPredictor(DocumentModel):
         length = read_length(cast(AnyModel, model).config)
         super().__init__(task.encoder(length, overflow=overflow or "cut", stride=stride), task.collate, **computing)
         self.model: Any = cast(nn.Module, model).to(self.device).eval()
-        self.words_only = getattr(model, "lexical", None) is not None and not cast(Any, model).classifier.weight.any()
         if task.record.usual.text != TEXT.usual.text:  # else what the task needs only for training is not read
             self.record = task.record
 
@@ -146,10 +145,7 @@ class TaskPredictor(DocumentModel):
         return self.encode(columns["text"], columns.get("question"))
 
     def respond(self, batch: Batch) -> Tensor:
-        if not self.words_only:
-            return self.task.respond(self.model, batch)
-        # What the encoder would read counts for nothing.
-        return self.task.reduce(self.model.lexical_logits(**batch) + self.model.classifier.bias, None)
+        return self.task.respond(self.model, batch)
 
     def contents(self, documents: Sequence[Document], windows: Windows, values: Sequence[Any]) -> Iterator[Answer]:
         answers = self.task.answers(values, windows, self.task.documents(documents))
@@ -247,7 +243,8 @@ class DocumentEmbedder(DocumentModel):
         whole = batch.pop("whole_ids", None)
         options = reading_options(self.encoder.config)
         if self.reads_words or self.vectors.pieces is not None:
-            return self.vectors.of_rows(self.encoder, **batch, whole_ids=whole, **options)
+            vectors: Tensor = self.vectors(self.encoder, **batch, whole_ids=whole, **options)
+            return vectors
         hidden = self.encoder(**batch, **options).last_hidden_state
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 

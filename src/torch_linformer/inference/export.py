@@ -13,7 +13,7 @@ from torch.export import Dim
 
 from torch_linformer.encoders.heads import Head, has_token_types, head_of
 from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerForConditionalGeneration
+from torch_linformer.models import LinformerForConditionalGeneration, LinformerForSequenceClassification
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.folder import check_free, new_folder
 from torch_linformer.opening.hub import model_file
@@ -42,7 +42,7 @@ _TOLERANCE = 1e-4  # of the largest score, in float32
 
 
 class Scores(nn.Module):
-    """A model as a function of ids, mask and, where it has them, token types ``(B, N)``.
+    """A model as a function of ids, mask and, where it has them, token types ``(B, N)``; for words only, no encoder.
 
     It returns ``logits``, or ``start_logits`` and ``end_logits`` of question answering; of a model without a head
     ``last_hidden_state`` and ``sentence_embedding``, the vectors that ``linformer embed`` writes.
@@ -50,20 +50,26 @@ class Scores(nn.Module):
 
     def __init__(self, model: AnyModel, vectors: DocumentVectors) -> None:
         super().__init__()
-        self.model, self.vectors = model, vectors
+        self.model: Any = model
+        self.vectors = vectors
         self.inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if has_token_types(model) else [])]
         self.options = reading_options(model.config)
         self.outputs = OUTPUTS.get(head_of(model), ["logits"])
         if model.base_model is model:
             self.outputs = ["last_hidden_state", "sentence_embedding"]
+        self.words_only = isinstance(model, LinformerForSequenceClassification) and model.words_only
+        if self.words_only:  # no graph has weights whose states count for nothing
+            self.inputs, self.model.linformer = self.inputs[:2], nn.Identity()
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         named = dict(zip(self.inputs, inputs, strict=True))
+        if self.words_only:
+            return (self.model.lexical_logits(**named) + self.model.classifier.bias,)
         outputs = self.model(**named, **self.options)
         if "sentence_embedding" not in self.outputs:
             return tuple(outputs[name] for name in self.outputs)
-        hidden = outputs.last_hidden_state
-        return hidden, self.vectors(hidden, named["input_ids"], named["attention_mask"])
+        vectors = self.vectors(lambda **_: outputs, named["input_ids"], named["attention_mask"])
+        return outputs.last_hidden_state, vectors
 
 
 def export_model(folder: str, output: Path, format: str, screen: Screen | None = None) -> float:

@@ -1,7 +1,7 @@
 """The Linformer backbone: embeddings, left-justification of padding, encoder; and what every model shares."""
 
 import math
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,22 @@ from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import SequenceProjection, resize_rows
 from torch_linformer.nn.reversible import ReversibleEncoderLayer
 
-Inputs = dict[str, Tensor | None]  # what is embedded, by its name in forward
+
+class Inputs(NamedTuple):
+    """What is embedded: ``(B, N)`` of ids, types and positions, or ``(B, N, C)`` in place of ids."""
+
+    input_ids: Tensor | None
+    token_type_ids: Tensor | None
+    position_ids: Tensor | None
+    inputs_embeds: Tensor | None
+
+    @property
+    def tokens(self) -> Tensor:
+        """What there is of ids and embeddings."""
+        tokens = self.input_ids if self.inputs_embeds is None else self.inputs_embeds
+        if tokens is None or (self.input_ids is not None and self.inputs_embeds is not None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        return tokens
 
 
 # Layers that transformers can checkpoint and whose output it can record.
@@ -109,6 +124,12 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
         maybe_install_capturing_hooks(self)
         super().compile(*args, **options)
 
+    def records(self, kwargs: dict[str, Any]) -> tuple[bool, bool]:
+        """Whether attention weights and hidden states are recorded."""
+        names = "output_attentions", "output_hidden_states"
+        weights, layers = (bool(kwargs.get(name, getattr(self.config, name))) for name in names)
+        return weights, layers
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # type: ignore[no-untyped-call]
@@ -160,24 +181,17 @@ class LinformerEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.chunk_size = config.chunk_size
 
-    def forward(
-        self,
-        input_ids: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        start: Tensor | None = None,
-    ) -> Tensor:
-        inputs = cast(Tensor, input_ids if inputs_embeds is None else inputs_embeds)
-        if position_ids is None:
-            position_ids = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0)
+    def forward(self, inputs: Inputs, start: Tensor | None = None) -> Tensor:
+        length, device = inputs.tokens.shape[1], inputs.tokens.device
+        if inputs.position_ids is None:
+            position_ids = torch.arange(length, device=device).unsqueeze(0)
             position_ids = position_ids if start is None else position_ids + start.unsqueeze(-1)
+            inputs = inputs._replace(position_ids=position_ids)
         if not runs_in_chunks(self.chunk_size):
-            return self._embed(input_ids, token_type_ids, position_ids, inputs_embeds)
-        length, parts = inputs.shape[1], (input_ids, token_type_ids, position_ids, inputs_embeds)
+            return self._embed(*inputs)
 
         def embed(chunk: slice) -> Tensor:
-            return self._embed(*(None if x is None else x[:, chunk] for x in parts))
+            return self._embed(*(None if x is None else x[:, chunk] for x in inputs))
 
         return gather(((chunk, [embed(chunk)]) for chunk in cut(length, self.chunk_size)), length, dim=1)[0]
 
@@ -228,13 +242,9 @@ class LinformerBackbone(LinformerPreTrainedModel):
         """Arguments of ``forward``, checked: what is embedded, each document in its own row and real tokens first; the
         padding of these rows; the other arguments; and how tokens were moved to the rows, None if they were not.
         """
-        input_ids, inputs_embeds, position_ids = (inputs.get(x) for x in ("input_ids", "inputs_embeds", "position_ids"))
-        tokens = input_ids if inputs_embeds is None else inputs_embeds
-        if tokens is None or (input_ids is not None and inputs_embeds is not None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        check_rows(kwargs, position_ids)
-        batch, length = tokens.shape[:2]
-        documents = packed_rows(position_ids, batch) if attention_mask is None and length > 1 else None
+        batch, length = inputs.tokens.shape[:2]
+        check_rows(kwargs, inputs.position_ids)
+        documents = packed_rows(inputs.position_ids, batch) if attention_mask is None and length > 1 else None
         if documents is not None:
             length = documents.longest
             if past_key_values is not None or (use_cache and self.config.causal):
@@ -247,11 +257,11 @@ class LinformerBackbone(LinformerPreTrainedModel):
         kwargs.update(past_key_values=cache, return_dict=True)
         # Tokens are moved once for all layers; but what is recorded must lead to the output, so there each layer does.
         rows: Padding | PackedRows | None = documents
-        if documents is None and padding is not None and padding.order is not None and not any(self._records(kwargs)):
+        if documents is None and padding is not None and padding.order is not None and not any(self.records(kwargs)):
             rows = padding
         if rows is None:
             return inputs, padding, kwargs, None
-        moved = {name: None if x is None else rows.justify(x) for name, x in inputs.items()}
+        moved = Inputs(*(None if x is None else rows.justify(x) for x in inputs))
         return moved, rows.justified, kwargs, rows
 
     def put_back(self, outputs: Any, rows: Padding | PackedRows | None) -> Any:
@@ -329,19 +339,13 @@ class LinformerBackbone(LinformerPreTrainedModel):
         """The embeddings of rows whose real tokens are counted, wherever they stand."""
         start = None if cache is None else cache.tokens
         if padding is not None:
-            inputs = dict(inputs)
-            if inputs["inputs_embeds"] is not None:
-                inputs["inputs_embeds"] = padding.clean(inputs["inputs_embeds"])
-            if inputs["position_ids"] is None:
-                inputs["position_ids"] = padding.ranks if start is None else padding.ranks + start.unsqueeze(-1)
-        embedded: Tensor = self.embeddings(**inputs, start=start)
+            if inputs.inputs_embeds is not None:
+                inputs = inputs._replace(inputs_embeds=padding.clean(inputs.inputs_embeds))
+            if inputs.position_ids is None:
+                ranks = padding.ranks if start is None else padding.ranks + start.unsqueeze(-1)
+                inputs = inputs._replace(position_ids=ranks)
+        embedded: Tensor = self.embeddings(inputs, start)
         return embedded
-
-    def _records(self, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-        """Whether attention weights and hidden states are recorded."""
-        names = "output_attentions", "output_hidden_states"
-        weights, layers = (bool(kwargs.get(name, getattr(self.config, name))) for name in names)
-        return weights, layers
 
 
 class LinformerModel(LinformerBackbone):
@@ -410,13 +414,8 @@ class LinformerModel(LinformerBackbone):
                 causal, or packed rows are to be kept in one.
             RuntimeError: for packed rows in a compiled or exported graph, which cannot look for them.
         """
-        inputs: Inputs = {
-            "input_ids": input_ids,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        inputs, padding, options, rows = self.prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        given = Inputs(input_ids, token_type_ids, position_ids, inputs_embeds)
+        inputs, padding, options, rows = self.prepare(given, attention_mask, past_key_values, use_cache, kwargs)
         return cast(BaseModelOutputWithPast, self.put_back(self._run(inputs, padding, **options), rows))
 
     @recording
@@ -427,7 +426,7 @@ class LinformerModel(LinformerBackbone):
         past_key_values: LinformerCache | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        need_weights, need_layers = self._records(kwargs)
+        need_weights, need_layers = self.records(kwargs)
         hidden = self.encoder(
             self._embed(inputs, padding, past_key_values),
             src_key_padding_mask=padding,

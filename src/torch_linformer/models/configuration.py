@@ -16,7 +16,6 @@ from torch_linformer.choices import AttentionKind, Pooling, PositionEmbedding
 from torch_linformer.encoders.classes import MODEL_TYPE, LinearConfig
 from torch_linformer.encoders.families import dropout_of
 from torch_linformer.functional.softmax import check_exact_tokens
-from torch_linformer.lengths import longest_input
 from torch_linformer.models.arguments import CACHE_NAMES, refuse
 from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.attention.slot_context import SlotContext
@@ -127,14 +126,11 @@ class BaseConfig(NotCopied, PreTrainedConfig):
             if not hasattr(self, name):
                 raise ValueError(f"{type(self).__name__} has no field {name!r}: write name=value,name=value")
             changes[name] = _read(name, text, types.get(name, type(getattr(self, name))))
-        changes.update(self._dependent(changes))
+        if "num_attention_heads" in changes and self.num_key_value_heads == self.num_attention_heads:
+            changes.setdefault("num_key_value_heads", None)  # which follows it
         checked = type(self)(**{**self.to_dict(), **{name: changes[name] for name in changes if name in types}})
         for name, value in changes.items():
             setattr(self, name, getattr(checked, name) if name in types else value)
-
-    def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Fields whose defaults depend on these, unless they are given too."""
-        return {}
 
 
 def _read(name: str, text: str, hint: Any) -> Any:
@@ -334,10 +330,6 @@ class LinformerConfig(BaseConfig):
         check_chunk_size(self.chunk_size)
         super().__post_init__(**kwargs)
 
-    def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
-        follows = self.num_key_value_heads == self.num_attention_heads and "num_key_value_heads" not in changes
-        return {"num_key_value_heads": None} if follows and "num_attention_heads" in changes else {}
-
     @property
     def slots(self) -> list[int]:
         """K: one number, or one a layer."""
@@ -358,7 +350,8 @@ class LinformerConfig(BaseConfig):
     @property
     def longest_input(self) -> int | None:
         """Tokens that a model can read at once; None if there is no limit."""
-        return longest_input(self)
+        unlimited = self.causal and self.position_embedding != "learned"
+        return None if unlimited else self.max_position_embeddings
 
     @property
     def label_names(self) -> list[str]:

@@ -15,14 +15,13 @@ from torch_linformer.encoders.interface import reads_piece
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.functional.slots import check_length
 from torch_linformer.functional.softmax import check_exact_tokens
 from torch_linformer.models.arguments import check_rows, known_arguments
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import Inputs, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig, inputs_of
 from torch_linformer.models.packed import refuse_packed_rows
-from torch_linformer.models.row_windows import Windows
+from torch_linformer.models.row_windows import windows_of
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 
@@ -102,19 +101,16 @@ class EncoderBackbone(LinformerPreTrainedModel):
         Types are not read by an encoder that has none, and only an encoder that takes ``position_ids`` and has no
         attention of its own reads a piece of the rows.
         """
-        embedded_or_ids = input_ids if inputs_embeds is None else inputs_embeds
-        if embedded_or_ids is None or (input_ids is not None and inputs_embeds is not None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        tokens = Inputs(input_ids, token_type_ids, position_ids, inputs_embeds).tokens
         if kwargs.get("past_key_values") is not None:
             raise ValueError("past_key_values needs a causal model: here every token sees those after it too")
-        padding, mask, length = None, None, embedded_or_ids.shape[1]
+        padding, mask, length = None, None, tokens.shape[1]
         reading: AbstractContextManager[None] = nullcontext()
         if isinstance(attention_mask, Padding):
             padding, mask, length = attention_mask, attention_mask.real.long(), attention_mask.length
             reading = reads_piece(attention_mask)
         elif attention_mask is not None:
             padding, mask = Padding(attention_mask == 0), attention_mask
-        window, windows = self.config.read_window, None
         if self.config.attention != "full":
             check_length(length, self.config.max_position_embeddings)
         refuse_packed_rows(position_ids, attention_mask, "this encoder reads one document per row")
@@ -130,15 +126,13 @@ class EncoderBackbone(LinformerPreTrainedModel):
         }
         recorded = {name: kwargs.get(name, getattr(self.config, name)) for name in RECORDED}
         check_rows(kwargs, position_ids)
-        if window is not None and (records_a_graph() or length > window):
+        windows = windows_of(self.config, tokens, padding)
+        if windows is not None:
             if recorded["output_attentions"]:
+                window = self.config.read_window
                 raise ValueError(f"this encoder reads {window} tokens at once: no attention goes over all {length}")
-            if padding is None:
-                nothing = torch.zeros(embedded_or_ids.shape[:2], dtype=torch.bool, device=embedded_or_ids.device)
-                padding = Padding(nothing, in_order=True)
-            windows = Windows.of(padding, window, self.config.exact_first, self.config.exact_last)
             inputs = {name: windows.cut(x) for name, x in inputs.items() if x is not None and name != "position_ids"}
-            inputs["attention_mask"] = windows.mask
+            inputs["attention_mask"] = windows.real.long()
         with reading:
             outputs = self.body(
                 **{name: x for name, x in inputs.items() if x is not None and name in self.takes},

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     CausalLMOutputWithPast,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -23,8 +24,9 @@ from transformers.modeling_outputs import (
 )
 
 from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.pytorch import records_a_graph
 from torch_linformer.models.arguments import CACHE, known_arguments
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import Inputs, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.encoder_backbone import backbone_of
@@ -161,10 +163,14 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
         if self.lexical is None and whole_ids is not None:
             raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_features=None)")
         refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
-        outputs = self.linformer(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(self.pooler(outputs.last_hidden_state, attention_mask)))
+        outputs = BaseModelOutput()
+        if torch.is_grad_enabled() or records_a_graph() or any(self.records(kwargs)) or not self.words_only:
+            outputs = self.linformer(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+            )
+            logits = self.classifier(self.dropout(self.pooler(outputs.last_hidden_state, attention_mask)))
+        else:
+            logits = self.classifier.bias
         lexical = self.lexical_logits(input_ids, attention_mask, whole_ids)
         logits = logits if lexical is None else logits + lexical
         return LinformerSequenceClassifierOutput(
@@ -174,6 +180,12 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
             attentions=outputs.attentions,
             lexical_logits=lexical,
         )
+
+    @property
+    def words_only(self) -> bool:
+        """Whether the logits are the lexical head's and a bias: inference does not run an encoder that adds nothing."""
+        is_plain = type(self.classifier) is nn.Linear  # not quantized or wrapped
+        return self.lexical is not None and is_plain and not self.classifier.weight.any()
 
     def lexical_logits(
         self, input_ids: Tensor | None, attention_mask: Tensor | Padding | None = None, whole_ids: Tensor | None = None
@@ -300,8 +312,8 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         refuse_packed_rows(rows[3], rows[1], ONE_DOCUMENT)
         outputs = self.linformer(*rows, return_dict=True, **kwargs)
         pooled = self.pooler(outputs.last_hidden_state, rows[1])
-        tokens = input_ids if inputs_embeds is None else inputs_embeds
-        logits = self.classifier(self.dropout(pooled)).view(cast(Tensor, tokens).shape[:2])
+        choices = Inputs(input_ids, token_type_ids, position_ids, inputs_embeds).tokens.shape[:2]
+        logits = self.classifier(self.dropout(pooled)).view(choices)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else F.cross_entropy(logits.float(), labels.view(-1)),
             logits=logits,

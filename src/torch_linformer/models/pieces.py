@@ -109,18 +109,17 @@ class PieceVectors(SavedModule):
             )
         vectors = self.vectors(hidden, mask)
         if self.most == 1:
-            return {**features, "sentence_embedding": vectors.squeeze(1)}
+            return {**features, "sentence_embedding": vectors}
         own = torch.arange(self.most, device=mask.device) < self.number((mask != 0).sum(dim=1, keepdim=True))
         return {**features, "token_embeddings": vectors, "attention_mask": own.to(mask.dtype), "token_mask": mask}
 
     def vectors(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """The vectors, in float32 at least, of hidden states ``(B, N, C)`` of rows that were read at once; padding may
-        stand anywhere.
+        """The vectors, ``(B, C)`` where M is 1, in float32 at least, of hidden states ``(B, N, C)`` of rows that were
+        read at once; padding may stand anywhere.
         """
         accurate, real = torch.promote_types(hidden.dtype, torch.float32), attention_mask != 0
-        with torch.autocast(hidden.device.type, enabled=False):
-            number = self.number(real.sum(dim=1, keepdim=True))
-            return self.mapped(self.joined(hidden.to(accurate), real.to(accurate), number))
+        number = self.number(real.sum(dim=1, keepdim=True))
+        return self._of_means(hidden.to(accurate), real.to(accurate), number)
 
     def windows(
         self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any
@@ -142,11 +141,15 @@ class PieceVectors(SavedModule):
         return list(torch.split(torch.cat(means), windows.counts))
 
     def of_windows(self, windows: Sequence[Tensor]) -> Tensor:
-        """The vectors of rows, from what :meth:`windows` gives of each."""
+        """The vectors of rows, ``(B, C)`` where M is 1, from what :meth:`windows` gives of each."""
         counts = torch.tensor([len(row) for row in windows], device=windows[0].device).unsqueeze(1)
         padded = pad_sequence(list(windows), batch_first=True)
-        with torch.autocast(padded.device.type, enabled=False):
-            return self.mapped(self.joined(padded[..., :-1], padded[..., -1], counts.clamp(max=self.most)))
+        return self._of_means(padded[..., :-1], padded[..., -1], counts.clamp(max=self.most))
+
+    def _of_means(self, means: Tensor, tokens: Tensor, number: Tensor) -> Tensor:
+        with torch.autocast(means.device.type, enabled=False):
+            vectors = self.mapped(self.joined(means, tokens, number))
+        return vectors.squeeze(1) if self.most == 1 else vectors
 
     def mapped(self, joined: Tensor) -> Tensor:
         """The vectors of what :meth:`joined` gives, ``(…, C)``."""

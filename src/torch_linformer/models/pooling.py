@@ -99,7 +99,7 @@ class DocumentVectors(nn.Module):
         """Vectors of a row at most."""
         return 1 if self.pieces is None else self.pieces.most
 
-    def of_rows(
+    def forward(
         self,
         model: Callable[..., Any],
         input_ids: Tensor,
@@ -107,44 +107,27 @@ class DocumentVectors(nn.Module):
         whole_ids: Tensor | None = None,
         **options: Any,
     ) -> Tensor:
-        """Vectors of rows that a model reads; ``whole_ids`` as of a call."""
+        """Vectors in float32 of rows ``(B, N)`` that a model reads; where a row is only a part of its document, the
+        words are those of ``whole_ids`` ``(B, M)``, padded with a token that counts for nothing.
+        """
         vectors = self.without_words(model, input_ids, attention_mask, **options)
-        return self._with_words(vectors, input_ids, attention_mask, whole_ids)
+        if self.lexical is None:
+            return vectors
+        return self.lexical.beside(vectors, *((input_ids, attention_mask) if whole_ids is None else (whole_ids,)))
 
     def without_words(
         self, model: Callable[..., Any], input_ids: Tensor, attention_mask: Tensor, **options: Any
     ) -> Tensor:
         """What the hidden states of rows give, which a model reads in windows where ``pieces`` says so."""
         if self.pieces is not None and self.pieces.window is not None:
-            vectors = self.pieces.of_windows(self.pieces.windows(model, input_ids, attention_mask, **options))
-            return vectors.squeeze(1) if self.most == 1 else vectors
+            return self.pieces.of_windows(self.pieces.windows(model, input_ids, attention_mask, **options))
         hidden = model(input_ids=input_ids, attention_mask=attention_mask, **options).last_hidden_state
-        return self._of_hidden(hidden, attention_mask)
+        if self.pieces is None:
+            return embed(hidden, attention_mask, self.pooling)
+        return self.pieces.vectors(hidden, attention_mask)
 
     def width(self, hidden_size: int) -> int:
         """Numbers of a vector of a model whose hidden states have this many."""
         if self.lexical is not None:
             return self.lexical.get_embedding_dimension()
         return hidden_size * (2 if self.pooling == "mean_max" else 1)
-
-    def forward(
-        self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None = None
-    ) -> Tensor:
-        """Vectors in float32 of rows ``(B, N)`` and of their hidden states ``(B, N, C)``; where a row is only a part of
-        its document, the words are those of ``whole_ids`` ``(B, M)``, padded with a token that counts for nothing.
-        """
-        return self._with_words(self._of_hidden(hidden, attention_mask), input_ids, attention_mask, whole_ids)
-
-    def _of_hidden(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        if self.pieces is None:
-            return embed(hidden, attention_mask, self.pooling)
-        vectors = self.pieces.vectors(hidden, attention_mask)
-        return vectors.squeeze(1) if self.most == 1 else vectors
-
-    def _with_words(
-        self, vectors: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None
-    ) -> Tensor:
-        if self.lexical is None:
-            return vectors
-        words = (input_ids, attention_mask) if whole_ids is None else (whole_ids, None)
-        return self.lexical.beside(vectors, *words)

@@ -67,20 +67,16 @@ class Windows:
         """How many windows each row has."""
         return cast("list[int]", torch.bincount(self.source[:, 0] // self.padding.length).tolist())
 
-    @property
-    def mask(self) -> Tensor:
-        """The attention mask of the windows, ``(W, n)``."""
-        return self.real.long()
-
     def join(self, states: Tensor) -> Tensor:
         """``(B, N, C)`` of ``(W, n, C)``; of a token that stands in several windows one of its states, at padding 0."""
         rows: Tensor = states.flatten(0, 1)[self.place]
         return self.padding.clean(self.padding.restore(rows))
 
 
-def windows_of(config: Any, input_ids: Tensor) -> Windows | None:
-    """Those in which a model with this configuration reads rows without padding; None where these are short enough."""
-    if config.read_window is None or input_ids.shape[1] <= config.read_window:
+def windows_of(config: Any, rows: Tensor, padding: Padding | None = None) -> Windows | None:
+    """Those in which a model with this configuration reads rows ``(B, N, …)``; None where these are short enough."""
+    if config.read_window is None or (not records_a_graph() and rows.shape[1] <= config.read_window):
         return None
-    padding = Padding(torch.zeros_like(input_ids, dtype=torch.bool), in_order=True)
+    if padding is None:
+        padding = Padding(torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device), in_order=True)
     return Windows.of(padding, config.read_window, config.exact_first, config.exact_last)

@@ -97,13 +97,8 @@ class LinformerDecoderModel(LinformerBackbone):
         ``past_key_values`` holds what the layers read of them.
         """
         refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
-        inputs: Inputs = {
-            "input_ids": input_ids,
-            "token_type_ids": None,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        inputs, padding, options, rows = self.prepare(inputs, attention_mask, past_key_values, use_cache, kwargs)
+        given = Inputs(input_ids, None, position_ids, inputs_embeds)
+        inputs, padding, options, rows = self.prepare(given, attention_mask, past_key_values, use_cache, kwargs)
         outputs = self._run(inputs, padding, encoder_hidden_states, encoder_attention_mask, **options)
         return cast(BaseModelOutputWithPastAndCrossAttentions, self.put_back(outputs, rows))
 
@@ -123,7 +118,7 @@ class LinformerDecoderModel(LinformerBackbone):
             read,
             tgt_key_padding_mask=padding,
             memory_key_padding_mask=memory_padding,
-            need_weights=self._records(kwargs)[0],
+            need_weights=self.records(kwargs)[0],
             pasts=None if past_key_values is None else past_key_values.pasts,
         )
         if past_key_values is not None:

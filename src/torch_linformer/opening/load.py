@@ -52,7 +52,6 @@ from torch_linformer.reporting.tables import format_bytes, format_count
 
 AnyConfig = LinformerConfig | LinformerSeq2SeqConfig | LinearConfig
 AnyModel = LinformerPreTrainedModel | LinearEncoder
-UNUSED = "pooler."  # in the names of weights that an encoder may lack
 SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings")
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 # What is read of a model folder; results that lie there too are none of it.
@@ -217,14 +216,15 @@ def quiet_transformers() -> None:
     transformers.logging.disable_progress_bar()
 
 
-def open_by(opener: Any, source: str, config: Any, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+def open_by(opener: Any, source: str, config: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model that a class of transformers makes of a folder, in float32, and its report of the weights.
 
     Raises:
         InputError: it cannot be read.
     """
     quiet_transformers()
-    options |= {"dtype": WEIGHTS, "trust_remote_code": False, "output_loading_info": True}
+    options = {"dtype": WEIGHTS, "trust_remote_code": False, "output_loading_info": True}
+    options["ignore_mismatched_sizes"] = True  # the report has them
     try:
         model, report = opener.from_pretrained(encoder_folder(source), config=config, **options)
     except pickle.UnpicklingError as error:
@@ -234,16 +234,18 @@ def open_by(opener: Any, source: str, config: Any, **options: Any) -> tuple[PreT
     return cast(PreTrainedModel, model), report
 
 
-def check_weights(source: str, report: dict[str, Any], unused: str | None = None) -> None:
-    """Raise ``InputError`` where a report of transformers says that weights are missing or of another shape.
-
-    Those with ``unused`` in their names may be missing.
-    """
-    names = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    missing = sorted(name for name in names if unused is None or unused not in name)
+def check_weights(source: str, report: dict[str, Any], may_lack: Callable[[str], bool] = lambda name: False) -> None:
+    """Raise ``InputError`` where a report of transformers says that weights are missing or of another shape."""
+    names = {name for name in report["missing_keys"] if not may_lack(name)}
+    missing = sorted({*names, *(name for name, *_ in report["mismatched_keys"])})
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError(f"{source}: the weights lack {missing[0]}{more} as config.json has it; copy the folder again")
+
+
+def is_pooler(name: str) -> bool:
+    """Whether a weight is one that an encoder may lack, as its vectors are made otherwise."""
+    return "pooler." in name
 
 
 def load_model(path: str) -> AnyModel:
@@ -254,7 +256,7 @@ def load_model(path: str) -> AnyModel:
     if not (isinstance(kind, type) and issubclass(kind, PreTrainedModel)):
         raise InputError(f"{path}: config.json names no known model class ({name or 'none'})")
     check_model(path, config)
-    model, report = open_by(kind, path, config, ignore_mismatched_sizes=True)
+    model, report = open_by(kind, path, config)
     check_weights(path, report)
     if isinstance(model, LinearEncoder):
         positions, length, base = Positions.said_by(model.config), read_length(model.config), base_of(model)
@@ -277,8 +279,8 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
         config.chunk_size = None  # chunks would not give whole matrices to look at
         if config.backbone_config is not None:  # a head of ours, by which its encoder is opened
             opener = getattr(models, (config.architectures or [""])[0], LinformerForSequenceClassification)
-    model, report = open_by(opener, source, config, ignore_mismatched_sizes=True)
-    check_weights(source, report, unused=UNUSED)
+    model, report = open_by(opener, source, config)
+    check_weights(source, report, is_pooler)
     model = model if opener is AutoModel else cast(Any, model.base_model).body
     cast(nn.Module, model).to(device).eval()
     return model

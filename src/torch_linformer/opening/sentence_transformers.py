@@ -235,10 +235,10 @@ def write_sentence_modules(
 
 
 def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
-    """Make a model folder one of sentence-transformers, with pooling and normalization as ``source`` has them."""
+    """Make a model folder one of sentence-transformers, with the modules after its encoder that ``source`` has."""
     modules = json.loads(cast(Path, model_file(source, MODULES)).read_text(encoding="utf-8"))
-    configs = [f"{module['path']}/config.json" for module in modules if module["path"]]
-    for name in (MODULES, PROMPTS, *configs):
+    of_modules = [f"{module['path']}/{name}" for module in modules if module["path"] for name in (CONFIG, WEIGHTS)]
+    for name in (MODULES, PROMPTS, *of_modules):
         (folder / name).parent.mkdir(exist_ok=True)
         file = model_file(source, name)
         if file is not None:

@@ -15,32 +15,27 @@ def attention_of(config: Any) -> str:
     config = config.encoder if config.is_encoder_decoder else config
     encoder = getattr(config, "backbone_config", None) or config
     if isinstance(encoder, LinearConfig) and encoder.linformer is not None:  # else it has ordinary attention
-        linear, attentions = encoder.linear_options, encoder.attentions
-        chosen = linear.projection == "dynamic"
-        slots = [f"K {linear.k}", "slots chosen by the input" if chosen else f"projection {linear.projection}"]
-        slots.append("learned mass" if chosen else "fixed mass")
-        reaches = [attention.reach for attention in attentions.values() if attention.reach is not None]
+        linear, reaches = encoder.linear_options, [x.reach for x in encoder.attentions.values() if x.reach is not None]
         tokens = " or ".join(f"{2 * reach:,}" for reach in sorted(set(reaches)))
-        parts = [
-            *(slots if linear.k else ["no slots"]),
-            _exact_tokens(linear.exact_first, linear.exact_last),
-            f"window {linear.window}" if linear.window else "",
+        k, options, sharing = linear.k, linear.of_attention(), ""
+        others = [
             f"texts of at most {linear.exact_below:,} tokens exact" if linear.exact_below else "",
-            f"{len(reaches)} of {len(attentions)} layers only a window of {tokens}" if reaches else "",
+            f"{len(reaches)} of {len(encoder.attentions)} layers only a window of {tokens}" if reaches else "",
         ]
-        return ", ".join(filter(None, parts))
-    if config.attention == "full":
+    elif config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
-    parts = [f"K {config.k}" if config.k else "no slots", "causal" if config.causal else ""]
-    if config.k and not config.causal:
-        dynamic, no_weights = config.projection == "dynamic", config.projection in ("mean", "max")
+    else:
+        k, options, sharing, others = config.k, config, f"sharing {config.sharing}", []
+    parts = [f"K {k}" if k else "no slots", "causal" if options.causal else ""]
+    if k and not options.causal:
+        dynamic, no_weights = options.projection == "dynamic", options.projection in ("mean", "max")
         parts += [
-            "" if no_weights else f"sharing {config.sharing}",  # heads and layers have nothing to share
-            "slots chosen by the input" if dynamic else f"projection {config.projection}",
-            "" if config.slot_mass == "none" else f"{config.slot_mass} mass",
+            "" if no_weights else sharing,  # heads and layers have nothing to share
+            "slots chosen by the input" if dynamic else f"projection {options.projection}",
+            "" if options.slot_mass == "none" else f"{options.slot_mass} mass",
         ]
-    parts += [_exact_tokens(config.exact_first, config.exact_last), f"window {config.window}" if config.window else ""]
-    return ", ".join(filter(None, parts))
+    exact, window = _exact_tokens(options.exact_first, options.exact_last), options.window
+    return ", ".join(filter(None, [*parts, exact, f"window {window}" if window else "", *others]))
 
 
 def _exact_tokens(first: int, last: int) -> str:

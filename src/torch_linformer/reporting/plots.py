@@ -20,6 +20,9 @@ from torch_linformer.reporting.report import Section
 from torch_linformer.reporting.tables import format_count, format_percent, format_score
 
 BLUE, ORANGE = "#1a80bb", "#d55e00"  # distinct for every kind of color vision, and clear on white and on black
+# After the first two: clear on white and on black, and no two neighbors of one lightness.
+COLORS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#9a7d0a", "#7b61c9", "#7f7f7f", "#2ca6a4")
+MARKERS = "osD^vPX*"
 INK = "#010203"  # in figures.mplstyle too: stands for the color of the surrounding text until a figure is written
 WIDTH = 720  # of a figure, in CSS pixels
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"

@@ -30,11 +30,12 @@ from torch_linformer.models import (
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.load import (
-    UNUSED,
     AnyConfig,
     AnyModel,
     check_model,
     check_vocabulary,
+    check_weights,
+    is_pooler,
     load_model,
     open_by,
     reader_config,
@@ -246,14 +247,9 @@ def _opened(first: FirstModel, auto: Any, say: Say) -> PreTrainedModel:
     """The model that an Auto class makes of a folder; ``say`` is told of a head that the folder does not have."""
     check_model(first.source, first.config)
     model, report = open_by(auto, first.source, first.config)
-    missing = sorted(name for name in report["missing_keys"] if UNUSED not in name)
-    has_head = model.base_model is not model
-    of_encoder = [name for name in missing if not has_head or name.startswith(f"{model.base_model_prefix}.")]
-    if of_encoder:
-        raise InputError(
-            f"{first.source}: the weights lack {of_encoder[0]}, which config.json asks for; copy the folder again"
-        )
-    if missing:
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    check_weights(first.source, report, lambda name: is_pooler(name) or not name.startswith(prefix))
+    if missing := sorted(name for name in report["missing_keys"] if not is_pooler(name)):
         say(f"{first.source} has no weights for {missing[0]}: the head for masked words is new")
     return model
 
@@ -339,7 +335,7 @@ def _in_windows(
 def _load(body: nn.Module, encoder: PreTrainedModel) -> None:
     """Give one encoder the weights of another, but not those of a pooler that it has not."""
     report = body.load_state_dict(encoder.state_dict(), strict=False)
-    differ = [name for name in (*report.missing_keys, *report.unexpected_keys) if not name.startswith(UNUSED)]
+    differ = [name for name in (*report.missing_keys, *report.unexpected_keys) if not is_pooler(name)]
     assert not differ, differ
 
 

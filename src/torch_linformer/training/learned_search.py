@@ -406,7 +406,7 @@ def _read(
     for part in rows:
         own = [next(windows) for _ in part]
         vectors = torch.cat([pieces.of_windows(own[begin : begin + 256]) for begin in range(0, len(own), 256)])
-        reads.append((vectors.squeeze(1) if pieces.most == 1 else vectors, own))
+        reads.append((vectors, own))
     return reads
 
 

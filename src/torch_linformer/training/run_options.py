@@ -58,17 +58,17 @@ def option(
     return field(default=default, metadata=rules)
 
 
-def check_options(settings: Any, positive: Sequence[str] = (), least: Mapping[str, int] | None = None) -> None:
-    """Raise ``InputError`` for a choice there is not, or a number that is not ``positive`` or below its ``least``."""
+def check_options(settings: Any) -> None:
+    """Raise ``InputError`` for a choice there is not, or a number that is too low."""
     for item in dataclasses.fields(settings):
         value, rules = getattr(settings, item.name), item.metadata
         if rules["choices"] and value is not None and value not in rules["choices"]:
             raise InputError(f"{flag(item.name)} must be one of {', '.join(rules['choices'])}, got {value!r}")
-        if (item.name in positive or rules["above"] is not None) and value is not None and not 0 < value < math.inf:
-            raise InputError(f"{flag(item.name)} must be a number above 0, got {value}")
-        lowest = (least or {}).get(item.name, rules["least"])
-        if lowest is not None and value is not None and value < lowest:
-            raise InputError(f"{flag(item.name)} must be at least {lowest}, got {value}")
+        least, above = rules["least"], rules["above"]
+        if above is not None and value is not None and not above < value < math.inf:
+            raise InputError(f"{flag(item.name)} must be a number above {above}, got {value}")
+        if least is not None and value is not None and value < least:
+            raise InputError(f"{flag(item.name)} must be at least {least}, got {value}")
     for name in ("max_length", "max_target_length"):
         needed, memory = 8 * (getattr(settings, name, None) or 0), memory_bytes()
         if needed > memory:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from torch_linformer.reporting.lines import COLORS, Line, LogLogChart
+from runner.lines import Line, LogLogChart
+from torch_linformer.reporting.plots import COLORS
 from torch_linformer.reporting.tables import format_duration
 
 SVG = "{http://www.w3.org/2000/svg}"

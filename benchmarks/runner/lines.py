@@ -7,12 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from torch_linformer.reporting.plots import BLUE, ORANGE, render_png, render_svg
+from torch_linformer.reporting.plots import COLORS, MARKERS, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
 
-# After the first two: clear on white and on black, and no two neighbors of one lightness.
-COLORS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#9a7d0a", "#7b61c9", "#7f7f7f", "#2ca6a4")
-MARKERS = "osD^vPX*"
 _HEIGHT = 400
 
 
