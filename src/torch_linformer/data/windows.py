@@ -10,7 +10,7 @@ from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.data.overflow import OVERFLOW
+from torch_linformer.data.reading.data_options import OVERFLOW
 from torch_linformer.data.reading.documents import quiet
 from torch_linformer.data.reading.rows import is_seen
 from torch_linformer.errors import InputError

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Self
 
-from torch_linformer.data.overflow import OVERFLOW
-from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
+from torch_linformer.data.reading.data_options import HELP, OVERFLOW, QUOTING, DataOptions
 from torch_linformer.errors import InputError, flag
 from torch_linformer.opening.named_encoders import encoder_folder, is_installed
 from torch_linformer.tasks.headlines import HEADLINES
