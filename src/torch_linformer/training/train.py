@@ -285,7 +285,7 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
         screen.say(f"measuring {' and '.join(measured)}")
     baselines: dict[str, dict[str, Any]] = {}
     if settings.baseline:
-        baselines = task.baselines(data.splits.train, data.splits.validation, data.splits.test, settings.seed)
+        baselines = task.baselines(data.splits.train, data.splits.test)
         if search is not None and search.baselines:
             baselines |= search.baselines
         elif start.first is not None and isinstance(task, Retrieval):
