@@ -52,7 +52,7 @@ def test_the_rest_has_the_gradients_that_it_has_in_a_training_of_all(tmp_path, a
     for number in (0, 1):
         options = {**LOWEST, "freeze_layers": number, "max_length": 16}
         settings = TrainSettings(from_model=str(tmp_path / "first"), **options)
-        model = build_model(settings, FirstModel.of(settings), task, None, None).double().train()
+        model = build_model(settings, FirstModel.of(settings), task, None).double().train()
         model(input_ids=ids, labels=torch.tensor([0, 1, 1])).loss.backward()
         found.append({name: x.grad for name, x in model.named_parameters()})
     of_all, of_rest = found
@@ -68,7 +68,7 @@ def test_the_lowest_layers_of_an_encoder_that_reads_in_windows(plain_encoder):
     """Its attention is the ordinary one."""
     settings = TrainSettings(from_model=str(plain_encoder), **LOWEST, max_length=64)
     tokenizer = AutoTokenizer.from_pretrained(plain_encoder)
-    model = build_model(settings, FirstModel.of(settings), Classification(tokenizer, ["a", "b"]), tokenizer, None)
+    model = build_model(settings, FirstModel.of(settings), Classification(tokenizer, ["a", "b"]), None)
     assert model.config.read_window == 16
     kept = {name for name, weight in model.named_parameters() if not weight.requires_grad}
     below = ("linformer.body.embeddings.", "linformer.body.encoder.layer.0.")

@@ -27,7 +27,8 @@ class GroupedCommand(TyperCommand):
         """Write the help of the arguments and the options."""
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *_GROUPS)}
         for parameter in self.get_params(ctx):
-            sections[GROUP_OF.get(parameter.name or "", "Arguments")].append(parameter.get_help_record(ctx))
+            if record := parameter.get_help_record(ctx):
+                sections[GROUP_OF.get(parameter.name or "", "Arguments")].append(record)
         for title, records in sections.items():
             if records:
                 with formatter.section(title):

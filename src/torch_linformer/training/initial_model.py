@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders import linearize
@@ -59,7 +59,6 @@ def build_model(
     settings: TrainSettings,
     first: FirstModel | None,
     task: Task,
-    tokenizer: PreTrainedTokenizerFast,
     splits: Splits,
     say: Say = lambda sentence: None,
 ) -> AnyModel:
@@ -71,8 +70,9 @@ def build_model(
         InputError: the first model cannot read this many tokens, or cannot be linear.
     """
     set_seed(settings.seed)
+    tokenizer = task.tokenizer
     if settings.task == "seq2seq":
-        return _build_seq2seq(settings, first, task, tokenizer)
+        return _build_seq2seq(settings, first, task)
     labels = {
         **task.config,
         "class_weights": _class_weights(settings, splits),
@@ -122,12 +122,10 @@ def _on_layers(source: LinformerPreTrainedModel, task: Task, labels: dict[str, A
     return model
 
 
-def _build_seq2seq(
-    settings: TrainSettings, first: FirstModel | None, task: Task, tokenizer: PreTrainedTokenizerFast
-) -> LinformerPreTrainedModel:
+def _build_seq2seq(settings: TrainSettings, first: FirstModel | None, task: Task) -> LinformerPreTrainedModel:
     """A new encoder-decoder, or another that continues to learn."""
     if first is None:
-        return task.model_class(cast(Any, build_seq2seq_config(settings, tokenizer, task.config)))
+        return task.model_class(cast(Any, build_seq2seq_config(settings, task.tokenizer, task.config)))
     model = cast(LinformerForConditionalGeneration, load_model(first.source))
     _read_up_to(model, settings.length)
     _read_up_to(model.decoder, settings.target_length, "--max-target-length")

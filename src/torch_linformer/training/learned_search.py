@@ -1,6 +1,5 @@
 """A search: words and a map of vectors are each learned, and kept where they win on queries that they never saw."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,12 +32,14 @@ from torch_linformer.tasks.retrieval import Retrieval, asked_of, judgments_of, q
 from torch_linformer.tasks.retrieval_metrics import SCALE, Judgments, retrieval_metrics
 from torch_linformer.tasks.task import Examples
 from torch_linformer.training.encoder_baselines import embedder_vectors, window_baselines, window_vectors
+from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.kept_reading import windows_of_rows
+from torch_linformer.training.prepared import Start
 from torch_linformer.training.task_trainers import RetrievalTrainer
+from torch_linformer.training.train_settings import LEXICAL_WIDTH
 from torch_linformer.training.trainer import precision_of
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.vector_map import Lessons, fit_map, lessons_of
-from torch_linformer.training.verdict import Weighing
 from torch_linformer.training.words_and_reader import least_factors
 
 FIRST = 16  # documents that tell the time
@@ -47,6 +48,36 @@ MOST_JUDGED = 4_000_000  # similarities of a fold
 NO_WORDS = NO_VECTORS = "none"
 AS_COUNTED, LEARNED = "idf", "learned weights"  # of words
 AS_READ, MAPPED = "as read", "mapped"  # vectors
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """Words beside the vectors of a search.
+
+    Attributes:
+        factors: of the similarities by words and by vectors, 0 or more.
+        test: every score of the test documents by ``rest``, vectors without words; and of a search with words by
+            ``lexical``, words alone, and by ``both``.
+    """
+
+    factors: tuple[float, float]
+    test: dict[str, dict[str, Any]]
+
+    @property
+    def kept(self) -> bool:
+        """Whether the search has words."""
+        return "both" in self.test
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Those of the model on the test documents."""
+        return self.test["both" if self.kept else "rest"]
+
+    def name(self, model: str) -> str:
+        """What a model is called that has gone through this, and was called ``model`` before."""
+        if not self.kept:
+            return model
+        return f"{model} with its words" if self.factors[1] else "words only"
 
 
 class FrozenSearch(NamedTuple):
@@ -58,56 +89,39 @@ class FrozenSearch(NamedTuple):
     hits: list[tuple[str, list[str]]]
 
 
-def learn_search(
-    trainer: RetrievalTrainer,
-    train: Examples,
-    validation: Examples,
-    test: Examples,
-    source: str,
-    screen: TrainingScreen,
-    *,
-    width: int,
-    words: str,
-    seconds: float = math.inf,
-    compared: bool = True,
-) -> FrozenSearch:
+def learn_search(start: Start, trainer: RetrievalTrainer, screen: TrainingScreen) -> FrozenSearch:
     """Give a task whose encoder stays as it is the words and the map of vectors with which queries find documents.
 
     Everything is decided on folds of the documents to train on and for validation together, then learned from all of
-    them. Words count for less the more documents have them, held-out ones too, as in TF-IDF and BM25: what is searched
-    is known, what is asked is not.
-
-    Args:
-        trainer: has the encoder, and
-        source: names the model that it was.
-        width: numbers of a sketch of words.
-        words: ``none`` for none, ``always`` for some in any case.
-        seconds: in which documents are read, as many as can be.
-        compared: whether other methods are scored too.
+    them; of ``--minutes`` as many documents are read as can be. Words count for less the more documents have them,
+    held-out ones too, as in TF-IDF and BM25: what is searched is known, what is asked is not.
     """
-    begin, task, seed = time.monotonic(), trainer.task, trainer.args.seed
+    begin, settings, task, seed = time.monotonic(), start.settings, trainer.task, start.settings.seed
+    train, validation, test = start.data.train, start.data.validation, start.data.test
     pieces = cast(PieceVectors, task.vectors.pieces)
     order = np.random.default_rng(seed).permutation(len(train.documents) + len(validation.documents))
     known = _some([train, validation], np.arange(len(order)))
-    if seconds < math.inf and len(order) > FIRST:
+    if settings.minutes and len(order) > FIRST:
         _read(trainer, pieces, [_some([known], order[:FIRST])], screen)
-        number = max(FIRST, int(seconds / ((time.monotonic() - begin) / FIRST)) - FIRST)
+        number = max(FIRST, int(60 * settings.minutes / ((time.monotonic() - begin) / FIRST)) - FIRST)
         if number < len(order):
             screen.say(f"{number:,} of {len(order):,} documents can be read in that time")
             known = _some([known], order[:number])
     documents = known.documents
     (vectors, windows), (tested, tested_windows) = _read(trainer, pieces, [known, test], screen)
-    counted = None if words == "none" else SearchWords(task, [documents, test.documents], pieces.channels, width)
+    counted = None
+    if settings.lexical != "none":
+        counted = SearchWords(task, [documents, test.documents], pieces.channels, LEXICAL_WIDTH)
 
     if windows is None:
-        chunks = embedder_vectors(source, documents, str(trainer.args.device), precision_of(trainer.args))
+        chunks = embedder_vectors(cast(FirstModel, start.first).source, documents, start.device, start.precision)
     else:
         chunks = window_vectors(documents, windows)
     lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], MOST_DOCUMENTS, seed)
     search = Search(documents, vectors)
 
     folds = judged_folds(search, folds_of(search.groups, seed), counted, lessons, pieces, seed, screen.say)
-    choice, tried = choose(folds, always=words == "always")
+    choice, tried = choose(folds, always=settings.lexical == "always")
     screen.say(described(choice, tried, f"each of {FOLDS} folds, learned from the others"))
     if counted is not None:
         is_learned = choice.words == LEARNED
@@ -120,10 +134,10 @@ def learn_search(
         with torch.no_grad():
             pieces.map.load_state_dict(fitted.map.state_dict())
     weighing = weighing_of(task, choice, tested, test.documents)
-    pieces.to(trainer.args.device)
+    pieces.to(start.device)
     spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(known.windows["length"][:]))))
     baselines = {}
-    if compared and tested_windows is not None:
+    if settings.baseline and tested_windows is not None:
         baselines = window_baselines(test.documents, window_vectors(test.documents, tested_windows))
     return FrozenSearch(spent, weighing, baselines, task.hits(tested, test.documents))
 
@@ -383,14 +397,14 @@ def _factors(
 
 def weighing_of(task: Retrieval, choice: SearchChoice, tested: Tensor, documents: Dataset) -> Weighing:
     """What a choice and its parts score on the test documents."""
-    lexical, scores = task.vectors.lexical, {"both": task.scores(tested, documents)}
-    task.vectors.lexical = None
-    scores["rest"] = task.scores(tested, documents)
+    lexical, task.vectors.lexical = task.vectors.lexical, None
+    scores = {"rest": task.scores(tested, documents)}
     if lexical is not None:
         task.vectors.lexical, share, lexical.exact_share = lexical, lexical.exact_share, 1.0
         scores["lexical"] = task.scores(tested, documents)
         lexical.exact_share = share
-    return Weighing("words", choice.factors, scores, choice.words != NO_WORDS)
+        scores["both"] = task.scores(tested, documents)
+    return Weighing(choice.factors, scores)
 
 
 def _read(
