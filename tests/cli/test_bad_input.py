@@ -217,7 +217,10 @@ def test_numbers_as_labels(refused, write_csv):
         ({"model": "sharing=kv"}, "--model sharing=kv has no effect with projection=mean, which has nothing to share"),
         ({"model": "attention=full", "window": "16"}, "--window has no effect with --model attention=full: leave"),
         ({"model": "k=4"}, "--model k=4: give --k instead"),
-        ({"model": "projecton=linear"}, "--model projecton=linear: no field of a new model; did you mean projection?"),
+        (
+            {"model": "projecton=linear"},
+            "--model projecton=linear: no field of a new model; did you mean 'projection'?",
+        ),
         ({"model": "chunk_size"}, "--model chunk_size: must be NAME=VALUE"),
         ({"model": ["gated=true", "gated=false"]}, "--model gated=false: stands there twice"),
         ({"model": "hidden_size=wide"}, "--model: Validation error for field 'hidden_size'"),

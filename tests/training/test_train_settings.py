@@ -91,6 +91,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"lexical": "always"}, "--lexical always is for --task embed: words of labels are weighed, and stay"),
         ({"overflow": "windows"}, "--overflow windows reads parts of documents one by one, and words are read of who"),
         ({"overflow": "windows", "lexical": "none", "from_model": "m"}, "--overflow windows has no effect here: an en"),
+        ({"stride": 8}, "--stride 8 goes with --overflow windows: leave it out, or give that too"),
         ({"read_window": 64}, "--read-window 64 is for an encoder of --from: leave it out"),
         *(
             (

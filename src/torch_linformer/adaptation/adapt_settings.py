@@ -30,28 +30,32 @@ class AdaptSettings(RunOptions):
     test: str = option("0.1", "test set of the final comparison: PATH, or fraction of the texts")
     trust_remote_code: bool = option(False, "run code from the source folder, if the model needs it")
     max_length: int | None = option(
-        None, "maximum input length in tokens; may exceed that of the original  [that of the original]"
+        None, "maximum input length in tokens; may exceed that of the original  [that of the original]", least=8
     )
-    k: int | None = option(None, "number of slots K; 0 for the window only  [min(256, max-length/4)]")
+    k: int | None = option(None, "number of slots K; 0 for the window only  [min(256, max-length/4)]", least=0)
     window: int | None = option(
         None,
         "width of the local window in tokens; 0 for slots only  [the tokens that the original is used with where it "
         "could read more, at most 512; else 128]",
+        least=0,
     )
     exact_below: int | None = option(
         None,
         "texts of at most N tokens attend to all tokens, as in the original  [2 K + window, and no more than the "
         "original is used with]",
+        least=0,
     )
-    steps: int | None = option(None, "distillation steps  [1000, or as many as --minutes allows]")
-    minutes: float | None = option(None, "stop distilling after N minutes")
-    batch_size: int | None = option(None, "texts per step  [16, or as few as make 60 steps in --minutes]")
+    steps: int | None = option(None, "distillation steps  [1000, or as many as --minutes allows]", positive=True)
+    minutes: float | None = option(None, "stop distilling after N minutes", positive=True)
+    batch_size: int | None = option(
+        None, "texts per step  [16, or as few as make 60 steps in --minutes]", positive=True
+    )
     slots_only: bool = option(
         False, "train only the slots: every weight of the original stays, and so does what it makes of short texts"
     )
-    learning_rate: float | None = option(None, "peak learning rate  [7e-5]")
+    learning_rate: float | None = option(None, "peak learning rate  [7e-5]", positive=True)
     slot_learning_rate: float | None = option(
-        None, "peak learning rate of the slot parameters  [6e-3, with --slots-only 0.02]"
+        None, "peak learning rate of the slot parameters  [6e-3, with --slots-only 0.02]", positive=True
     )
     seed: int = option(0, "seed of the split and of the order")
     fsdp: bool = option(False, "under torchrun: shard the student's weights over the processes (FSDP2)")
@@ -65,11 +69,7 @@ class AdaptSettings(RunOptions):
     push_to_hub: str | None = option(None, PUSH_HELP)
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            positive=("steps", "minutes", "batch_size", "learning_rate", "slot_learning_rate"),
-            least={"max_length": 8, "k": 0, "window": 0, "exact_below": 0},
-        )
+        check_options(self)
         DataOptions.of(self)  # which refuses an encoding or a delimiter that there is not
         if not self.data:
             raise InputError("--data is missing: name texts such as those that the model is to read")

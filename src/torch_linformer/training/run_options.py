@@ -39,7 +39,7 @@ def option(
     of_new: bool = False,
     of_steps: bool = False,
     least: int | None = None,
-    above: int | None = None,
+    positive: bool = False,
 ) -> Any:
     """A field with its help text on the command line, and with what decides whether it can be given.
 
@@ -50,25 +50,25 @@ def option(
         tasks: that have it; all if none is named.
         of_new: whether only a new model has it.
         of_steps: whether only a training step by step has it.
-        least: the lowest number, or
-        above: what a number has to be larger than.
+        least: the lowest number.
+        positive: whether a number has to be above 0.
     """
     rules = {"help": help, "choices": choices, "tasks": tasks, "of_new": of_new, "of_steps": of_steps}
-    rules |= {"least": least, "above": above}
-    return field(default=default, metadata=rules)
+    return field(default=default, metadata={**rules, "least": least, "positive": positive})
 
 
-def check_options(settings: Any, positive: Sequence[str] = (), least: Mapping[str, int] | None = None) -> None:
-    """Raise ``InputError`` for a choice there is not, or a number that is not ``positive`` or below its ``least``."""
+def check_options(settings: Any) -> None:
+    """Raise ``InputError`` for a choice there is not, or a number that is out of its range."""
     for item in dataclasses.fields(settings):
         value, rules = getattr(settings, item.name), item.metadata
-        if rules["choices"] and value is not None and value not in rules["choices"]:
+        if value is None:
+            continue
+        if rules["choices"] and value not in rules["choices"]:
             raise InputError(f"{flag(item.name)} must be one of {', '.join(rules['choices'])}, got {value!r}")
-        if (item.name in positive or rules["above"] is not None) and value is not None and not 0 < value < math.inf:
+        if rules["positive"] and not 0 < value < math.inf:
             raise InputError(f"{flag(item.name)} must be a number above 0, got {value}")
-        lowest = (least or {}).get(item.name, rules["least"])
-        if lowest is not None and value is not None and value < lowest:
-            raise InputError(f"{flag(item.name)} must be at least {lowest}, got {value}")
+        if rules["least"] is not None and value < rules["least"]:
+            raise InputError(f"{flag(item.name)} must be at least {rules['least']}, got {value}")
     for name in ("max_length", "max_target_length"):
         needed, memory = 8 * (getattr(settings, name, None) or 0), memory_bytes()
         if needed > memory:
@@ -97,14 +97,7 @@ def settings_of(kind: type[Settings], options: Mapping[str, Any], function: str)
     """
     kinds = {item.name: str(item.type) for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
     check_names(options, kinds, function)
-    values = {}
-    for name, value in options.items():
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if name == "k" and isinstance(value, list | tuple):
-            value = ",".join(map(str, value))
-        values[name] = None if value is None and "None" in kinds[name] else _convert(value, kinds[name], name)
-    return kind.of(**values)
+    return kind.of(**{name: _convert(name, value, kinds[name], name) for name, value in options.items()})
 
 
 def parse_fields(pairs: Sequence[str], option: str) -> dict[str, Any]:
@@ -131,9 +124,13 @@ def check_names(options: Iterable[str], known: Iterable[str], function: str) -> 
     known = list(known)
     for name in options:
         if name not in known:
-            similar = get_close_matches(name, known, n=1)
-            suggestion = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(known)}"
-            raise TypeError(f"{function}() has no option {name!r}; {suggestion}")
+            raise TypeError(f"{function}() has no option {name!r}; {suggestion(name, known)}")
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """Which of the names that there are was probably meant, or all of them."""
+    similar = get_close_matches(name, known, n=1)
+    return f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(known)}"
 
 
 def read_config(path: str, settings: type) -> dict[str, Any]:
@@ -156,19 +153,20 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
         name = "from_model" if key == "from" else key.replace("-", "_")
         if name in options:
             raise InputError(f"--config {path}: {flag(name).removeprefix('--')} stands there twice; remove one of them")
-        if name == "k" and isinstance(value, list):
-            value = ",".join(map(str, value))
-        if name in kinds:
-            options[name] = _convert(value, kinds[name], f"--config {path}: {key}")
-        else:
-            similar = get_close_matches(key.replace("_", "-"), spelled, n=1)
-            suggestion = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(spelled)}"
-            raise InputError(f"--config {path}: unknown option {key!r}; {suggestion}")
+        if name not in kinds:
+            raise InputError(f"--config {path}: unknown option {key!r}; {suggestion(key.replace('_', '-'), spelled)}")
+        options[name] = _convert(name, value, kinds[name], f"--config {path}: {key}")
     return options
 
 
-def _convert(value: Any, type_name: str, where: str) -> Any:
-    """A TOML value as the type that a field has: numbers may stand for text and whole numbers for fractions."""
+def _convert(name: str, value: Any, type_name: str, where: str) -> Any:
+    """A value as the type that a field has: numbers may stand for text and whole numbers for fractions."""
+    if value is None and "None" in type_name:
+        return None
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if name == "k" and isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
     if "bool" in type_name:
         if not isinstance(value, bool):
             raise InputError(f"{where} must be true or false, got {value!r}")
