@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening.devices import autocast
+from torch_linformer.reporting.files import atomic_path
 from torch_linformer.reporting.tables import format_count, format_duration
 from torch_linformer.tasks.kept_fits import FOLDER
 from torch_linformer.training.training_screen import TrainingScreen
@@ -99,13 +100,11 @@ class KeptReading:
         if not read:
             return
         self.known |= read
-        self.folder.mkdir(parents=True, exist_ok=True)
         rows = torch.tensor([list(key) for key in read], dtype=torch.uint8)
         counts = torch.tensor([len(values) for values in read.values()])
         path = self.folder / f"{hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:32]}.safetensors"
-        half = path.with_suffix(".tmp")
-        save_file({"rows": rows, "counts": counts, "values": torch.cat(list(read.values()))}, half)
-        half.replace(path)
+        with atomic_path(path) as half:
+            save_file({"rows": rows, "counts": counts, "values": torch.cat(list(read.values()))}, half)
 
 
 def pooled_states(

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from torch_linformer.data.reading.sources import find_source
+from torch_linformer.data.reading.sources import source_name
 from torch_linformer.distributed import processes
 from torch_linformer.distributed.context_parallel import check_takes_pieces
 from torch_linformer.encoders.classes import LinearEncoder
@@ -62,7 +62,7 @@ def train(
         SaidElsewhere: in the other processes, where the main one failed.
     """
     quiet_transformers()
-    output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
+    output = Path(settings.output or Path("runs") / source_name(settings.data))
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
     if settings.frozen and processes.count() > 1:
         raise InputError(

@@ -52,7 +52,6 @@ class Documents:
 
     Attributes:
         dataset: memory-mapped, with the column "text" and those of the record, and "group" if its column is named.
-        name: a short name, for the folder of a run: "reviews" for data/reviews.csv.
         notes: sentences for the screen: what was taken from where, what was skipped or replaced.
         columns: those of a table that hold the texts, the labels and the questions.
         parts: the parts of a data set that the source has, beside the one that was read.
@@ -60,7 +59,6 @@ class Documents:
     """
 
     dataset: Dataset
-    name: str
     notes: list[str]
     columns: dict[str, str] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
@@ -143,7 +141,7 @@ def load_documents(
         names = tuple(label.split(",")) if "," in label and not any(label in row.values for row in good) else ()
         dataset = _with_known_labels(dataset, label, names, source, notes)
     used = columns.used if is_table and source != STDLIB else {}
-    return Documents(dataset, origin.name, notes, used, tuple(name for name in origin.parts if name != part), names)
+    return Documents(dataset, notes, used, tuple(name for name in origin.parts if name != part), names)
 
 
 def sample_of(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
@@ -209,7 +207,7 @@ def _documents(
     rows: Iterable[Row], record: Record, columns: ChosenColumns, noticed: _Noticed
 ) -> Iterator[dict[str, Any]]:
     """The record of each row that has text; the others are counted, and the first problems kept."""
-    for row in rows if columns.sentence is None else joined_sentences(rows, columns):
+    for row in joined_sentences(rows, columns):
         try:
             if isinstance(row.values, InputError):
                 raise row.values

@@ -29,6 +29,7 @@ from torch_linformer.data.reading.rows import (
     known,
     listed,
     needed,
+    no_value,
     read_label,
     read_text,
     several,
@@ -269,8 +270,11 @@ def _sentence_column(columns: dict[str, list[Any]], text: str, label: str | None
 def joined_sentences(rows: Iterable[Row], columns: ChosenColumns) -> Iterator[Row]:
     """A row for each sentence, with the lists of its words and tags; an empty cell goes on with the sentence.
 
-    Other columns have the values of its first word.
+    Other columns have the values of its first word. Rows that are no single words stay as they are.
     """
+    if columns.sentence is None:
+        yield from rows
+        return
     number, sentence = None, None
     for row in rows:
         if isinstance(row.values, InputError):
@@ -331,7 +335,7 @@ def _tagged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 def _asked(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text, question = columns.read_text(row), read_text(row, columns.question or "")
     if text and not question:
-        needed(row._replace(values={}), columns.question, "question")
+        raise no_value(columns.question, "question")
     answers = _answers(row, columns.label, text) if columns.label else {"answers": [], "starts": []}
     return {"text": text, "question": question, "name": str(cell(row, "id") or row.where), **answers}
 
@@ -342,7 +346,7 @@ def _two_texts(one: str, other: str) -> Callable[[Row, ChosenColumns], dict[str,
     def read(row: Row, columns: ChosenColumns) -> dict[str, Any]:
         text, second = columns.read_text(row, one), read_text(row, columns.label or "", other)
         if text and not second:
-            needed(row._replace(values={}), columns.label, other)
+            raise no_value(columns.label, other)
         return {"text": text, other: second}
 
     return read

@@ -125,7 +125,12 @@ def needed(row: Row, column: str | None, what: str) -> Any:
         return value
     if isinstance(value, str) and value.strip():
         raise bad_cell(column, value, f", which stands for no {what}; write it otherwise, or remove the row")
-    raise InputError(f"no {what} in column {column!r}; fill it in or remove the row")
+    raise no_value(column, what)
+
+
+def no_value(column: str | None, what: str) -> InputError:
+    """The error for a row without what a task needs."""
+    return InputError(f"no {what} in column {column!r}; fill it in or remove the row")
 
 
 def bad_cell(column: str | None, value: object, problem: str) -> InputError:
