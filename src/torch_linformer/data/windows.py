@@ -1,9 +1,11 @@
 """Documents as windows of token ids: the beginning of each that a model reads at once, or all of it in pieces."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 from datasets.fingerprint import Hasher
@@ -170,8 +172,9 @@ class DocumentEncoder:
 
     @property
     def fingerprint(self) -> str:
-        """Differs whenever the windows might."""
-        parts = [self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets, self.whole]
+        """Differs whenever the windows might: with another version of this file or of the tokenizers, too."""
+        code = [Path(__file__).read_text(encoding="utf-8"), tokenizers.__version__]
+        parts = [*code, self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets, self.whole]
         return str(Hasher.hash([*parts, self.prompt]))
 
     def _encode(self, texts: Sequence[str], fast: bool) -> list[Any]:

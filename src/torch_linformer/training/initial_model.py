@@ -16,7 +16,7 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.attentions import base_of, find_attentions
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, opened_by, windowed_config
-from torch_linformer.encoders.families import Place, set_dropout
+from torch_linformer.encoders.families import set_dropout
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
@@ -47,12 +47,6 @@ from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import READ_WINDOW, TrainSettings
 
 Say = Callable[[str], None]
-FIELDS: dict[Place, tuple[str, ...]] = {
-    # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
-    "attention": ("attention_probs_dropout_prob",),
-    # A first head is fitted to states without dropout, and what dropout makes of them is noise to it (docs/log.md).
-    "states": ("hidden_dropout_prob", "classifier_dropout"),
-}
 
 
 def build_model(
@@ -114,9 +108,7 @@ def _on_layers(source: LinformerPreTrainedModel, task: Task, labels: dict[str, A
     if source.config.backbone_config is None:
         labels["type_vocab_size"] = types
     config = LinformerConfig(**{**source.config.to_diff_dict(), "architectures": None, **labels})
-    _leave_out_dropout(config, "attention")
-    if has_new_head(source.config, task, config):
-        _leave_out_dropout(config, "states")
+    _leave_out_dropout(config, has_new_head=has_new_head(source.config, task, config))
     model = task.model_class(config)
     _carry_over(source, model)
     return model
@@ -298,13 +290,7 @@ def _on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pool
         _load(whole, encoder)
         return cast(LinearEncoder, whole)
     config.architectures = None
-    fields = {name: value for name, value in labels.items() if name != "type_vocab_size"}
-    heads = LinformerConfig(backbone_config=config, pooling=pooling, **fields)
-    if issubclass(task.model_class, LinformerForSequenceClassification):
-        _leave_out_dropout(heads, "states")
-    model = task.model_class(heads)
-    _load(cast(EncoderBackbone, model.base_model).body, encoder)
-    return model
+    return _with_head(task, encoder, labels, backbone_config=config, pooling=pooling)
 
 
 def _in_windows(
@@ -318,18 +304,26 @@ def _in_windows(
         raise InputError(f"--read-window {window}: {first.source} reads at most {positions.longest:,} tokens at once")
     body = windowed_config(encoder, positions)
     before, after = DocumentEncoder(task.tokenizer, settings.length).marks
-    heads = LinformerConfig(
+    model = _with_head(
+        task,
+        encoder,
+        labels,
         backbone_config=body,
         read_window=window,
         exact_first=len(before),
         exact_last=len(after),
         max_position_embeddings=settings.length,
         pooling=first.classifier_pooling,
-        **{name: value for name, value in labels.items() if name != "type_vocab_size"},
     )
-    _leave_out_dropout(heads, "attention")
-    _leave_out_dropout(heads, "states")
-    model = LinformerForSequenceClassification(heads)
+    return cast(LinformerForSequenceClassification, model)
+
+
+def _with_head(task: Task, encoder: PreTrainedModel, labels: dict[str, Any], **fields: Any) -> LinformerPreTrainedModel:
+    """A model for a task on an encoder, whose own head is new; ``labels`` and ``fields`` are its configuration."""
+    config = LinformerConfig(**fields, **{name: value for name, value in labels.items() if name != "type_vocab_size"})
+    is_classifier = issubclass(task.model_class, LinformerForSequenceClassification)
+    _leave_out_dropout(config, has_new_head=is_classifier)
+    model = task.model_class(config)
     _load(cast(EncoderBackbone, model.base_model).body, encoder)
     return model
 
@@ -341,9 +335,12 @@ def _load(body: nn.Module, encoder: PreTrainedModel) -> None:
     assert not differ, differ
 
 
-def _leave_out_dropout(config: LinformerConfig, place: Place) -> None:
-    """Let a configuration of which no model is built yet have no dropout in a place."""
-    if config.backbone_config is not None:
-        set_dropout(config.backbone_config, place, 0.0)
-    for name in FIELDS[place]:
-        setattr(config, name, 0.0)
+def _leave_out_dropout(config: LinformerConfig, *, has_new_head: bool) -> None:
+    """Let a configuration of which no model is built yet have no dropout on attention, nor below a new classifier."""
+    for part in filter(None, (config, config.backbone_config)):
+        # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
+        set_dropout(part, "attention", 0.0)
+        if has_new_head:  # fitted to states without dropout: what that makes of them is noise to it (docs/log.md)
+            set_dropout(part, "states", 0.0)
+    if has_new_head:
+        config.classifier_dropout = 0.0

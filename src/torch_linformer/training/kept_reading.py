@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+import torch_linformer
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening.devices import autocast
@@ -45,7 +46,7 @@ class KeptReading:
         pad_token_id: int = 0,
     ) -> None:
         self.read, self.device, self.precision, self.pad_token_id = read, device, precision, pad_token_id
-        digest = hashlib.sha256(repr((options, device, precision)).encode())
+        digest = hashlib.sha256(repr((torch_linformer.__version__, options, device, precision)).encode())
         for name, tensor in sorted(model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
