@@ -4,7 +4,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-_GROUPS = {
+GROUPS = {  # of the options of train and adapt
     "Data": "data text_column label_column label_names question_column source_column target_column query_column "
     "document_column documents group_column validation test",
     "How files are read": "encoding delimiter quoting header text_folder max_errors trust_remote_code",
@@ -17,19 +17,16 @@ _GROUPS = {
     "Report": "baseline probe report_to",
     "Run": "output push_to_hub config check resume debug help",
 }
-GROUP_OF = {name: title for title, names in _GROUPS.items() for name in names.split()}
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose options are shown under these headings; what is no option stands first, under "Arguments"."""
+    """A command whose options are shown under these headings, in this order; its arguments stand before them."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the arguments and the options."""
-        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *_GROUPS)}
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                sections[GROUP_OF.get(parameter.name or "", "Arguments")].append(record)
-        for title, records in sections.items():
-            if records:
+        records = {parameter.name: parameter.get_help_record(ctx) for parameter in self.get_params(ctx)}
+        arguments = " ".join(records.keys() - " ".join(GROUPS.values()).split())
+        for title, names in {"Arguments": arguments, **GROUPS}.items():
+            if rows := [record for name in names.split() if (record := records.get(name))]:
                 with formatter.section(title):
-                    formatter.write_dl(records)
+                    formatter.write_dl(rows)

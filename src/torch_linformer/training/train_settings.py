@@ -6,17 +6,11 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Self
 
-from torch_linformer.data.reading.data_options import HELP, OVERFLOW, QUOTING, DataOptions
+from torch_linformer.data.reading.data_options import HELP, OVERFLOW
 from torch_linformer.errors import InputError, flag
 from torch_linformer.opening.named_encoders import encoder_folder, is_installed
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.training.run_options import (
-    PUSH_HELP,
-    RunOptions,
-    check_fsdp,
-    check_options,
-    option,
-)
+from torch_linformer.training.run_options import RunOptions, option
 from torch_linformer.training.sizes import SIZES, numbers_of_slots, suggested_k
 
 TASKS = tuple(HEADLINES)
@@ -68,11 +62,6 @@ class TrainSettings(RunOptions):
     source_column: str | None = option(None, "seq2seq: column with the source text", tasks=("seq2seq",))
     target_column: str | None = option(None, "seq2seq: column with the target text", tasks=("seq2seq",))
     group_column: str | None = option(None, HELP["group_column"])
-    encoding: str | None = option(None, HELP["encoding"])
-    delimiter: str | None = option(None, HELP["delimiter"])
-    quoting: str = option("auto", HELP["quoting"], QUOTING)
-    header: bool | None = option(None, HELP["header"])
-    text_folder: str | None = option(None, HELP["text_folder"])
     max_errors: int = option(0, "skip up to N unreadable rows", least=0)
     documents: str | None = option(
         None, "embed: table of the documents by id; --data then holds queries and document ids", tasks=("embed",)
@@ -190,7 +179,6 @@ class TrainSettings(RunOptions):
         least=1,
         of_steps=True,
     )
-    fsdp: bool = option(False, "under torchrun: shard the weights over the processes (FSDP2)", of_steps=True)
     compile: bool = option(
         False,
         "use torch.compile: the first batches are slow, and it was slower on every CPU measured",
@@ -198,15 +186,12 @@ class TrainSettings(RunOptions):
         tasks=tuple(task for task in TASKS if task not in ("embed", "seq2seq")),
         of_steps=True,
     )
-    precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
     baseline: bool = option(True, "also score the baselines, such as TF-IDF")
     probe: bool = option(True, "also compare the speed of a training step with full attention")
     report_to: str | None = option(
         None, "also log losses, learning rate and scores by step to a tracker", TRACKERS, of_steps=True
     )
-    device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME-OF-THE-DATA]")
-    push_to_hub: str | None = option(None, PUSH_HELP)
 
     @classmethod
     def of(cls, **options: Any) -> Self:
@@ -231,7 +216,7 @@ class TrainSettings(RunOptions):
         return cls(**options)
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.read_window and self.read_window < 16:
             raise InputError(f"--read-window must be at least 16, got {self.read_window}")
         if self.report_to is not None and find_spec(self.report_to) is None:
@@ -258,13 +243,12 @@ class TrainSettings(RunOptions):
                 raise InputError(f"{flag(name)} keeps the weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
-        check_fsdp(self)
         if self.compile and self.context_parallel > 1:
             raise InputError("--compile is for a single process: leave out --context-parallel")
         if self.compile and self.task in OF_TEXT and self.packing:
             raise InputError("--compile reads one document a row: give --no-packing too")
         # Each raises InputError for options that it cannot be made of.
-        _ = self.names, self.slots, self.reading
+        _ = self.names, self.slots
 
     def applies(self, name: str) -> bool:
         """Whether an option has an effect for this task, and for a model that begins as this one does."""
@@ -296,11 +280,6 @@ class TrainSettings(RunOptions):
         if name == "read_window" and of_embed and self.read_window and self.vectors == 1 and not self.frozen:
             return f"--read-window {self.read_window} goes with --vectors or --freeze: leave it out"
         return ""
-
-    @property
-    def reading(self) -> DataOptions:
-        """What the user says of how the documents are read."""
-        return DataOptions.of(self)
 
     @property
     def names(self) -> list[str]:
