@@ -60,15 +60,29 @@ class Weighed:
 
 
 class DocumentParts:
-    """Fits the parts of a model for whole documents to all documents that are not held out."""
+    """Fits the parts of a model for whole documents to all documents that are not held out.
 
-    def __init__(self, start: Start, screen: TrainingScreen) -> None:
+    Before any step these are the words, and the reader where the encoder ``reads`` already; a model that is to be
+    trained gets its head.
+    """
+
+    def __init__(self, start: Start, screen: TrainingScreen, *, reads: bool) -> None:
         self.start, self.settings, self.data, self.screen = start, start.settings, start.data, screen
         self.model = cast(LinformerForSequenceClassification, start.model)
         self.task = cast(WholeDocuments, start.data.task)
         self.states: tuple[Tensor, Tensor] | None = None
         self.documents = concatenate_datasets([self.data.splits.train, self.data.splits.validation])
         self.targets = self._targets(self.documents)
+        self.frozen = [self.words] if self.settings.with_lexical_part else []
+        self.before: dict[str, Tensor] | None = None
+        if reads:
+            self.frozen.append(self.reader())
+        # A head of random weights would spoil what is below it, and one that knows validation would win.
+        if reads and not self.settings.frozen:
+            documents, (states, _) = self.data.splits.train, cast(tuple[Tensor, Tensor], self.states)
+            of_train = self._targets(documents)
+            self._put(weigh([fit_reader(states[: len(documents)], states[:1], of_train)], of_train))
+            self.before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def _targets(self, documents: Dataset) -> Targets:
         """What is known of some documents, and the folds of them."""
@@ -82,19 +96,6 @@ class DocumentParts:
             balanced=self.settings.class_weights == "balanced",
             seed=self.settings.seed,
         )
-
-    def begin(self, *, reads: bool) -> None:
-        """Fit the words, and the reader where the encoder ``reads`` already; the model to be trained gets its head."""
-        self.frozen = [self.words] if self.settings.with_lexical_part else []
-        self.before: dict[str, Tensor] | None = None
-        if reads:
-            self.frozen = [*self.frozen, self.reader()]
-        # A head of random weights would spoil what is below it, and one that knows validation would win.
-        if reads and not self.settings.frozen:
-            documents, (states, _) = self.data.splits.train, cast(tuple[Tensor, Tensor], self.states)
-            of_train = self._targets(documents)
-            self._put(weigh([fit_reader(states[: len(documents)], states[:1], of_train)], of_train))
-            self.before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def weighed(self, trainer: DocumentTrainer | None) -> Weighed:
         """The parts, in the model.

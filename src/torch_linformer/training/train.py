@@ -204,9 +204,8 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
         task.vectors.to(start.device)
     weighed, lexical, search, fitted = None, None, None, Fitted()
     if isinstance(task, WholeDocuments):
-        began, parts = time.monotonic(), DocumentParts(start, screen)
-        reads = settings.frozen or (start.has_new_head and processes.count() == 1)
-        parts.begin(reads=reads)
+        began, reads = time.monotonic(), settings.frozen or (start.has_new_head and processes.count() == 1)
+        parts = DocumentParts(start, screen, reads=reads)
         trainer = None if settings.frozen else trainer_of(start)
         if trainer is not None:
             fitted = _fit(start, trainer, screen, is_needed=not reads)
