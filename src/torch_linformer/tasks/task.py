@@ -188,8 +188,8 @@ def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:
 def each_window(reduced: Any, windows: ColumnLists) -> Iterator[tuple[dict[str, Any], Any]]:
     """Each window with the places of its tokens in the document, and what is left of its logits."""
     names = ("document", "text_from", "starts", "ends")
-    for number, kept in enumerate(reduced):
-        yield {name: windows[name][number] for name in names}, kept
+    for kept, *places in zip(reduced, *(windows[name] for name in names), strict=True):
+        yield dict(zip(names, places, strict=True)), kept
 
 
 def label_config(names: Sequence[str]) -> dict[str, Any]:
