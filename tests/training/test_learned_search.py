@@ -194,10 +194,10 @@ def test_folds_keep_groups_together_and_ask_for_what_nothing_was_learned_from():
 def test_words_join_the_vectors_of_a_model_that_was_trained_where_queries_gain_by_it(task, prepared, good):
     trainer, train, validation, test = prepared(good)
     found = weigh_vectors(trainer, train, validation, test, 256, print, always=False)
-    assert found.kept == (task.vectors.lexical is not None) == (not good)
+    assert found.has_words == (task.vectors.lexical is not None) == (not good)
     assert found.scores["ndcg_at_10"] == task.scores(trainer.answers_to(test), test.documents)["ndcg_at_10"]
     assert good or found.scores["ndcg_at_10"] > found.test["rest"]["ndcg_at_10"] + 0.3
-    assert weigh_vectors(trainer, train, validation, test, 256, print, always=True).kept
+    assert weigh_vectors(trainer, train, validation, test, 256, print, always=True).has_words
 
 
 def test_documents_with_labels_find_each_other(task, prepared):

@@ -24,16 +24,15 @@ def train(
     """
     if check and processes_started() > 1:
         raise InputError("--check tries a training in a single process: start it without torchrun")
-    run_resumable(_try if check else _train, TrainSettings, options, leaves_a_run=not check)
 
+    def run(*arguments: Any, **keywords: Any) -> None:
+        if check:
+            from torch_linformer.training.dry_run import try_training
 
-def _train(*arguments: Any, **options: Any) -> None:
-    from torch_linformer.training.train import train as run
+            try_training(*arguments, **keywords)
+        else:
+            from torch_linformer.training.train import train as run_training
 
-    run(*arguments, **options)
+            run_training(*arguments, **keywords)
 
-
-def _try(*arguments: Any, **options: Any) -> None:
-    from torch_linformer.training.dry_run import try_training
-
-    try_training(*arguments, **options)
+    run_resumable(run, TrainSettings, options, leaves_a_run=not check)

@@ -1,6 +1,7 @@
 """Documents as windows of token ids: the beginning of each that a model reads at once, or all of it in pieces."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ class DocumentEncoder:
         (encoding,) = self._encode([text], fast=False)
         return len(encoding.ids), len(set(encoding.word_ids))
 
-    @property
+    @cached_property
     def features(self) -> Features:
         """The columns of the windows and their types."""
         ints = {"document": "int64", "length": "int32", "num_tokens": "int64", "text_from": "int32"}

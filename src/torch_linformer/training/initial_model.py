@@ -80,26 +80,20 @@ def build_model(
     model: AnyModel
     if first.reads_in_windows(settings):
         model = _in_windows(first, settings, task, labels, say)
-        check_vocabulary(first.source, tokenizer, model.config.vocab_size)
-    elif isinstance(source := _open_first(first, settings, task, say), LinearEncoder):
-        check_vocabulary(first.source, tokenizer, source.config.vocab_size)
-        model = _on_encoder(source, task, labels, first.classifier_pooling)
+    elif isinstance(first.config, LinearConfig) or not isinstance(first.config, AnyConfig):
+        model = _on_encoder(_open_encoder(first, settings, say), task, labels, first.classifier_pooling)
     else:
-        model = _on_layers(source, task, labels)
+        source = cast(LinformerPreTrainedModel, load_model(first.source))
+        _read_up_to(source, settings.length)
+        backbone = source.base_model
+        if issubclass(task.model_class, LinformerModel) and isinstance(backbone, EncoderBackbone):
+            model = _on_encoder(cast(LinearEncoder, backbone.body), task, labels, first.classifier_pooling)
+        else:
+            model = _on_layers(source, task, labels)
+    check_vocabulary(first.source, tokenizer, model.config.vocab_size)
     if settings.freeze_layers > 0:
         _freeze_lowest(model, settings.freeze_layers)
     return model
-
-
-def _open_first(first: FirstModel, settings: TrainSettings, task: Task, say: Say) -> AnyModel:
-    """The model to begin with, in float32; of one whose task needs no more of it, the encoder of transformers in it."""
-    if isinstance(first.config, LinearConfig) or not isinstance(first.config, AnyConfig):
-        return _open_encoder(first, settings, say)
-    source = cast(LinformerPreTrainedModel, load_model(first.source))
-    _read_up_to(source, settings.length)
-    if issubclass(task.model_class, LinformerModel) and isinstance(source.base_model, EncoderBackbone):
-        return cast(LinearEncoder, source.base_model.body)
-    return source
 
 
 def _on_layers(source: LinformerPreTrainedModel, task: Task, labels: dict[str, Any]) -> LinformerPreTrainedModel:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -51,45 +51,41 @@ AS_READ, MAPPED = "as read", "mapped"  # vectors
 
 
 @dataclass(frozen=True)
-class Weighing:
+class LearnedSearch:
     """Words beside the vectors of a search.
 
     Attributes:
         factors: of the similarities by words and by vectors, 0 or more.
         test: every score of the test documents by ``rest``, vectors without words; and of a search with words by
             ``lexical``, words alone, and by ``both``.
+        baselines: scores of simple methods.
+        hits: examples of what is found.
+        spent: what it took, where nothing was trained step by step.
     """
 
     factors: tuple[float, float]
     test: dict[str, dict[str, Any]]
+    baselines: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hits: list[tuple[str, list[str]]] = field(default_factory=list)
+    spent: Spent = field(default_factory=Spent)
 
     @property
-    def kept(self) -> bool:
-        """Whether the search has words."""
+    def has_words(self) -> bool:
         return "both" in self.test
 
     @property
     def scores(self) -> dict[str, Any]:
         """Those of the model on the test documents."""
-        return self.test["both" if self.kept else "rest"]
+        return self.test["both" if self.has_words else "rest"]
 
     def name(self, model: str) -> str:
-        """What a model is called that has gone through this, and was called ``model`` before."""
-        if not self.kept:
+        """What a model that makes the vectors is called with what it has learned."""
+        if not self.has_words:
             return model
         return f"{model} with its words" if self.factors[1] else "words only"
 
 
-class FrozenSearch(NamedTuple):
-    """What was learned, what simple methods score on the test documents, and examples of what is found."""
-
-    spent: Spent
-    weighing: Weighing
-    baselines: dict[str, dict[str, Any]]
-    hits: list[tuple[str, list[str]]]
-
-
-def learn_search(start: Start, trainer: RetrievalTrainer, screen: TrainingScreen) -> FrozenSearch:
+def learn_search(start: Start, trainer: RetrievalTrainer, screen: TrainingScreen) -> LearnedSearch:
     """Give a task whose encoder stays as it is the words and the map of vectors with which queries find documents.
 
     Everything is decided on folds of the documents to train on and for validation together, then learned from all of
@@ -133,13 +129,13 @@ def learn_search(start: Start, trainer: RetrievalTrainer, screen: TrainingScreen
         tested = fitted.mapped(tested)
         with torch.no_grad():
             pieces.map.load_state_dict(fitted.map.state_dict())
-    weighing = weighing_of(task, choice, tested, test.documents)
+    found = scored(task, choice, tested, test.documents)
     pieces.to(start.device)
     spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(known.windows["length"][:]))))
     baselines = {}
     if settings.baseline and tested_windows is not None:
         baselines = window_baselines(test.documents, window_vectors(test.documents, tested_windows))
-    return FrozenSearch(spent, weighing, baselines, task.hits(tested, test.documents))
+    return replace(found, baselines=baselines, hits=task.hits(tested, test.documents), spent=spent)
 
 
 def weigh_vectors(
@@ -151,7 +147,7 @@ def weigh_vectors(
     say: Callable[[str], object],
     *,
     always: bool,
-) -> Weighing:
+) -> LearnedSearch:
     """Join the words of documents to the vectors of a model that was trained, where validation queries gain by it."""
     task, seed = trainer.task, trainer.args.seed
     search = Search(validation.documents, torch.from_numpy(np.asarray(trainer.answers_to(validation))))
@@ -166,7 +162,7 @@ def weigh_vectors(
     say(described(choice, tried, "validation"))
     words.give(task, choice, [fold], theta)
     tested = torch.from_numpy(np.asarray(trainer.answers_to(test)))
-    return weighing_of(task, choice, tested, test.documents)
+    return scored(task, choice, tested, test.documents)
 
 
 @dataclass
@@ -395,7 +391,7 @@ def _factors(
     return (a, b) if a + b > 0 else (1.0, 1.0)
 
 
-def weighing_of(task: Retrieval, choice: SearchChoice, tested: Tensor, documents: Dataset) -> Weighing:
+def scored(task: Retrieval, choice: SearchChoice, tested: Tensor, documents: Dataset) -> LearnedSearch:
     """What a choice and its parts score on the test documents."""
     lexical, task.vectors.lexical = task.vectors.lexical, None
     scores = {"rest": task.scores(tested, documents)}
@@ -404,7 +400,7 @@ def weighing_of(task: Retrieval, choice: SearchChoice, tested: Tensor, documents
         scores["lexical"] = task.scores(tested, documents)
         lexical.exact_share = share
         scores["both"] = task.scores(tested, documents)
-    return Weighing(choice.factors, scores)
+    return LearnedSearch(choice.factors, scores)
 
 
 def _read(

@@ -34,7 +34,7 @@ from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.metrics import BINS, paired_difference
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.training.document_parts import NETWORK, SUM, Weighed, worth_of_parts
-from torch_linformer.training.learned_search import Weighing
+from torch_linformer.training.learned_search import LearnedSearch
 from torch_linformer.training.prepared import Start
 from torch_linformer.training.step_costs import Cost, StepCost, compare_costs, cost_cells
 from torch_linformer.training.train_settings import OF_TEXT
@@ -52,9 +52,8 @@ class Outcome:
     command: str
     scores: dict[str, Any]
     weighed: Weighed | None
-    lexical: Weighing | None
+    search: LearnedSearch | None
     baselines: dict[str, dict[str, Any]]
-    hits: list[tuple[str, list[str]]]
     costs: tuple[Cost, Cost] | None
     history: list[dict[str, Any]]
     spent: Spent
@@ -77,7 +76,7 @@ class Outcome:
         if (settings := self.start.settings).task == "embed" and settings.frozen:
             number = settings.vectors
             model = f"{number} vector{'s' * (number > 1)} of a document"
-        return model if self.lexical is None else self.lexical.name(model)
+        return model if self.search is None else self.search.name(model)
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
@@ -85,9 +84,9 @@ class Outcome:
         if self.weighed is not None and len(self.weighed.parts) > 1:
             names = {part.name: f"{part.name} alone" for part in self.weighed.parts} | {SUM: f"{SUM} together"}
             return {names[name]: row for name, row in self.weighed.scores.items() if name != self.weighed.shipped}
-        if self.lexical is None or not self.lexical.kept:
+        if self.search is None or not self.search.has_words:
             return {}
-        return {"words alone": self.lexical.test["lexical"], "without the words": self.lexical.test["rest"]}
+        return {"words alone": self.search.test["lexical"], "without the words": self.search.test["rest"]}
 
     @cached_property
     def verdict(self) -> str:
@@ -130,8 +129,8 @@ class Outcome:
     @property
     def _named_parts(self) -> list[tuple[str, dict[str, Any]]]:
         """The parts by their names in ``metrics.json``: words, reader, network, both; of a search lexical and rest."""
-        if self.lexical is not None and self.lexical.kept:
-            return [(name, self.lexical.test[name]) for name in ("lexical", "rest")]
+        if self.search is not None and self.search.has_words:
+            return [(name, self.search.test[name]) for name in ("lexical", "rest")]
         if self.weighed is None or len(self.weighed.parts) == 1:
             return []
         named = [(part.name.split()[-1], self.weighed.scores[part.name]) for part in self.weighed.parts]
@@ -175,9 +174,10 @@ def show_outcome(outcome: Outcome, output: Path, screen: TrainingScreen) -> None
         f"trained in {format_duration(outcome.spent.all_seconds)} at "
         f"{format_count(outcome.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
     )
-    for query, hits in outcome.hits:
+    examples = outcome.search.hits if outcome.search else []
+    for query, hits in examples:
         screen.say("\n".join([f"\n{query}", *(f"  {hit}" for hit in hits)]))
-    if outcome.hits:
+    if examples:
         searched = outcome.start.settings.documents or outcome.start.settings.data
         searched = sysconfig.get_paths()["stdlib"] if searched == STDLIB else searched
         screen.say(f'\nto ask your own:  linformer search {output} --documents {searched} "a question"')

@@ -202,7 +202,7 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
         screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
     if isinstance(task, Retrieval):
         task.vectors.to(start.device)
-    weighed, lexical, search, fitted = None, None, None, Fitted()
+    weighed, search, fitted = None, None, Fitted()
     if isinstance(task, WholeDocuments):
         began, reads = time.monotonic(), settings.frozen or (start.has_new_head and processes.count() == 1)
         parts = DocumentParts(start, screen, reads=reads)
@@ -216,7 +216,7 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
         scores = weighed.scores[weighed.shipped]
     elif isinstance(task, Retrieval) and settings.frozen:
         search = learn_search(start, cast(RetrievalTrainer, trainer_of(start)), screen)
-        fitted, lexical, scores = Fitted(0, search.spent), search.weighing, search.weighing.scores
+        fitted, scores = Fitted(0, search.spent), search.scores
     else:
         fitted = _fit(start, trainer := trainer_of(start), screen)
         if settings.with_lexical_part and isinstance(task, Retrieval):
@@ -224,8 +224,8 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
             documents = data.splits.train, data.validation, data.test
             always = settings.lexical == "always"
             trainer = cast(RetrievalTrainer, trainer)
-            lexical = weigh_vectors(trainer, *documents, LEXICAL_WIDTH, screen.say, always=always)
-        scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
+            search = weigh_vectors(trainer, *documents, LEXICAL_WIDTH, screen.say, always=always)
+        scores = trainer.scores_of(data.test) if search is None else search.scores
     if not processes.is_main():
         return None
     # A step alone, of whole rows, is what nobody makes otherwise.
@@ -247,9 +247,8 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
         command=command,
         scores=scores,
         weighed=weighed,
-        lexical=lexical,
+        search=search,
         baselines=baselines,
-        hits=search.hits if search else [],
         costs=measure_beside_full_attention(start.step(fitted.texts)) if is_timed else None,
         history=fitted.history,
         spent=fitted.spent,
