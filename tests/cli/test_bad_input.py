@@ -214,7 +214,11 @@ def test_numbers_as_labels(refused, write_csv):
             {"size": "base", "model": ["sharing=layerwise", "projection=linear"], "k": ",".join(["8"] * 12)},
             "--model sharing=layerwise has one projection",
         ),
-        ({"model": "sharing=kv"}, "--model sharing=kv has no effect with projection=mean, which has nothing to share"),
+        ({"model": "sharing=kv"}, "--model: sharing='kv' has no effect on slots made by projection='mean': leave it"),
+        (
+            {"task": "clm", "model": "sharing=kv"},
+            "--model: sharing='kv' has no effect on causal attention, whose slots are running means: leave it",
+        ),
         ({"model": "attention=full", "window": "16"}, "--window has no effect with --model attention=full: leave"),
         ({"model": "k=4"}, "--model k=4: give --k instead"),
         (

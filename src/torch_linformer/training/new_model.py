@@ -85,12 +85,6 @@ def check_model(settings: TrainSettings) -> None:
             raise InputError(f"--model {name}={value}: no field of a new model; {suggestion(name, known)}")
         if name in OF_SLOTS and settings.k == "0":
             raise InputError(f"--model {name}={value} has no effect with --k 0, which leaves only the window")
-    projection = settings.own_fields.get("projection", "mean")
-    if "sharing" in settings.own_fields and projection in ("mean", "max") and not settings.has_full_attention:
-        raise InputError(
-            f"--model sharing={settings.own_fields['sharing']} has no effect with projection={projection}, which has "
-            "nothing to share: leave it out, or take projection=linear, random, conv or dynamic"
-        )
     if settings.own_fields.get("sharing") == "layerwise" and not isinstance(settings.slots, int):
         raise InputError("--model sharing=layerwise has one projection for all layers: --k must be one number")
     try:
