@@ -138,19 +138,14 @@ def has_new_head(first: AnyConfig | PreTrainedConfig, task: Task, config: AnyCon
 def _has_same_head(
     first: AnyConfig | PreTrainedConfig, model_class: type[LinformerPreTrainedModel], config: AnyConfig
 ) -> bool:
-    """Whether the head of a model, by its configuration, answers what that of another is to learn.
-
-    A regression's head predicts in the unit of its own documents, so that is not what others want of it.
-    """
+    """Whether the head of a model, by its configuration, answers what that of another is to learn."""
+    # A regression's head predicts in the unit of its own documents, so that is not what others want of it.
     same = first.architectures == [model_class.__name__] and first.id2label == config.id2label
     return same and config.problem_type != "regression"
 
 
 def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
-    """Copy the weights of one model into another, which may have more token types; the head too, where it is the same.
-
-    Of another head its pooler is copied.
-    """
+    """Copy the weights of one model into another, which may have more token types, with the same head or its pooler."""
     if _has_same_head(source.config, type(model), model.config):
         pairs: list[tuple[nn.Module, nn.Module]] = [(source, model)]
     else:
@@ -166,13 +161,7 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
 
 
 def _freeze_lowest(model: AnyModel, number: int) -> None:
-    """Keep the embeddings and the lowest layers, with what these share with others, as they are.
-
-    No gradient goes below them, and so a step saves their backward pass too.
-
-    Raises:
-        InputError: layers share their weights.
-    """
+    """Keep the embeddings and the lowest layers as they are; a step saves their backward pass too."""
     backbone: Any = model.base_model
     body = backbone.body if isinstance(backbone, EncoderBackbone) else backbone
     if not isinstance(body, LinearEncoder) and not isinstance(backbone, EncoderBackbone):
@@ -200,14 +189,8 @@ def _class_weights(settings: TrainSettings, splits: Splits) -> list[float] | Non
     return [counts.total() / (len(counts) * max(1, counts[name])) for name in splits.names]
 
 
-def _open_encoder(first: FirstModel, settings: TrainSettings, say: Say = lambda sentence: None) -> LinearEncoder:
-    """The encoder to begin with, in float32, which reads ``settings.length`` tokens.
-
-    It has the head for masked words where they are learned, and otherwise none. ``say`` is told what is new.
-
-    Raises:
-        InputError: it cannot be read or made linear, or has no head for masked words.
-    """
+def _open_encoder(first: FirstModel, settings: TrainSettings, say: Say) -> LinearEncoder:
+    """The encoder to begin with, in float32, with the head for masked words where they are learned."""
     auto = transformers.AutoModelForMaskedLM if settings.task == "mlm" else transformers.AutoModel
     if opened_by(auto, type(first.config)) is None:
         raise InputError(
@@ -264,16 +247,7 @@ def _linear(encoder: PreTrainedModel, source: str, settings: TrainSettings, say:
 
 
 def _on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pooling: str) -> AnyModel:
-    """A model for a task with an encoder's weights.
-
-    Vectors and masked words are learned by the encoder itself, as transformers has it.
-
-    Args:
-        encoder: with a head for masked words where these are learned.
-        task: what is learned.
-        labels: what the configuration of a head says of them.
-        pooling: what a classifier reads.
-    """
+    """A model for a task with an encoder's weights: for vectors and masked words the encoder itself."""
     config: Any = copy.deepcopy(encoder.config)
     set_dropout(config, "attention", 0.0)
     if issubclass(task.model_class, LinformerModel | LinformerForMaskedLM):

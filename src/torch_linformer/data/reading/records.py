@@ -431,10 +431,7 @@ def _number(row: Row, column: str | None) -> float:
 
 
 def _labels(written: Any, column: str) -> list[str]:
-    """A list as it is, or as a cell spells it; other text cut at commas, semicolons, bars; nothing has no label.
-
-    A list of zeros and ones keeps its order, as each may stand for the label at its position.
-    """
+    """A list as it is, or as a cell spells it; other text cut at commas, semicolons, bars; nothing has no label."""
     if is_missing(written):
         return []
     value = _parsed(written) if isinstance(written, str) else written
@@ -449,6 +446,7 @@ def _labels(written: Any, column: str) -> list[str]:
     if not all(isinstance(item, str | int) for item in items):
         raise bad_cell(column, value, ", no labels; expected a list of them")
     labels = [str(item).strip() for item in items]
+    # A list of zeros and ones keeps its order: each may stand for the label at its position.
     return labels if {"0", "1"}.issuperset(labels) else sorted({*labels} - {""})
 
 
