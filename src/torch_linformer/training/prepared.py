@@ -11,6 +11,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from torch_linformer.data.reading.rows import some_of
 from torch_linformer.data.tokenizer import build_tokenizer, for_documents
 from torch_linformer.data.windows import DocumentEncoder, ask_of_lines, with_text
 from torch_linformer.encoders.classes import LinearEncoder
@@ -208,8 +209,7 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
         numbers = [format_count(count(part)) for part in (splits.train, splits.validation, splits.test)]
         screen.say("{} {name} to train on, {} for validation, {} held out".format(*numbers, name=name))
     if splits.names:
-        labels = ", ".join(splits.names[:20]) + (", …" if len(splits.names) > 20 else "")
-        screen.say(f"{len(splits.names)} labels: {labels}")
+        screen.say(f"{len(splits.names)} labels: {some_of(splits.names)}")
     low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
     lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
     fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"

@@ -34,7 +34,7 @@ from torch_linformer.data.reading.records import (
     find_columns,
     joined_sentences,
 )
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, Row, counted, located
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, Row, counted, located, some_of
 from torch_linformer.data.reading.sources import STDLIB, DocumentSource, find_source
 from torch_linformer.errors import InputError
 
@@ -43,7 +43,6 @@ _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
 _WHOLE = re.compile(r"-?\d+(\.0+)?")
 _LABELS = (Value("string"), ListOf(Value("string")))  # the features of labels that are no numbers
 _SHOWN = 3  # rows that cannot be read that an error message lists
-_LISTED = 20  # labels in a note
 
 
 @dataclass(frozen=True)
@@ -243,15 +242,20 @@ def _with_known_labels(dataset: Dataset, column: str, names: Sequence[str], sour
     if len(known) < len(dataset):
         notes.append(f"left out {counted(len(dataset) - len(known))} of which no label is known")
         dataset = dataset.select(known)
-    having, missing = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
+    having, missing = label_counts(dataset)
     if missing:
         counts = [f"{name}: {missing[name]:,} of {len(dataset):,} rows unknown" for name in names if missing[name]]
-        more = f", … ({len(counts):,} labels in all)" if counts[_LISTED:] else ""
-        notes.append(f"empty cells are neither learned nor scored; {', '.join(counts[:_LISTED])}{more}")
+        notes.append(f"empty cells are neither learned nor scored; {some_of(counts)}")
     for name in names:
         if not having[name] and missing[name] < len(dataset):
             notes.append(f"no document has the label {name!r}, whose column holds only zeros: it is learned as such")
     return dataset
+
+
+def label_counts(dataset: Dataset) -> tuple[Counter[str], Counter[str]]:
+    """How many documents have each of several labels, and of how many it is unknown whether they do."""
+    having, unknown = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
+    return having, unknown
 
 
 def _without_fractions(dataset: Dataset) -> Dataset:

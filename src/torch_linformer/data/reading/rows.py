@@ -184,10 +184,13 @@ def known(names: Iterable[str], usual: Iterable[str]) -> list[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message, no more than a line of them."""
-    names = list(names)
-    more = f", … ({len(names):,} in all)" if len(names) > _LISTED else ""
-    return ", ".join(f"{name!r:.40}" for name in names[:_LISTED]) + more
+    """Names for a message, in quotes, no more than a few lines of them."""
+    return some_of([f"{name!r:.40}" for name in names])
+
+
+def some_of(words: Sequence[str]) -> str:
+    """Words for a message, one after the other, and how many there are if not all are shown."""
+    return ", ".join(words[:_LISTED]) + (f", … ({len(words):,} in all)" if len(words) > _LISTED else "")
 
 
 def several(word: str) -> str:
