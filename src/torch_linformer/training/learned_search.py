@@ -113,9 +113,8 @@ def learn_search(start: Start, trainer: RetrievalTrainer, screen: TrainingScreen
         chunks = embedder_vectors(cast(FirstModel, start.first).source, documents, start.device, start.precision)
     else:
         chunks = window_vectors(documents, windows)
-    lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], MOST_DOCUMENTS, seed)
     search = Search(documents, vectors)
-
+    lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], search.drawn, seed)
     folds = judged_folds(search, folds_of(search.groups, seed), counted, lessons, pieces, seed, screen.say)
     choice, tried = choose(folds, always=settings.lexical == "always")
     screen.say(described(choice, tried, f"each of {FOLDS} folds, learned from the others"))
@@ -190,11 +189,15 @@ class Search:
     Args:
         documents: with a column of groups where they have some.
         vectors: of the documents and then of their queries, ``(rows, C)`` or ``(rows, M, C)``.
+
+    Attributes:
+        drawn: numbers of the documents that a map of vectors is learned from, in their order.
     """
 
     def __init__(self, documents: Dataset, vectors: Tensor) -> None:
         self.vectors, self.asking = asked_of(documents, vectors)
         self.judgments, self.has_labels = judgments_of(documents), "label" in documents.column_names
+        self.drawn = np.sort(np.random.default_rng(0).permutation(len(documents))[:MOST_DOCUMENTS])
         self.groups = np.arange(len(documents))
         if GROUP in documents.column_names:
             self.groups = np.unique(documents[GROUP][:], return_inverse=True)[1]
@@ -298,8 +301,8 @@ def learned_map(
     pieces: PieceVectors, search: Search, inside: np.ndarray, learns: np.ndarray, lessons: Lessons | None, seed: int
 ) -> PieceVectors:
     """Another of ``pieces``, with a map that was learned from some documents and queries."""
-    learned, inside = PieceVectors(**pieces.options), inside[inside < MOST_DOCUMENTS]
-    taught = None if lessons is None else lessons.some(learns, inside)
+    learned, inside = PieceVectors(**pieces.options), np.intersect1d(inside, search.drawn)
+    taught = None if lessons is None else lessons.some(learns, np.searchsorted(search.drawn, inside))
     judgments = search.judgments.among(inside, learns)
     fit_map(learned, search.asking[learns], search.vectors[inside], judgments, taught, seed)
     return learned
