@@ -235,7 +235,7 @@ def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
         ("epoch = 3", "unknown option 'epoch'; did you mean 'epochs'?"),
         ("max_lenght = 3", "unknown option 'max_lenght'; did you mean 'max-length'?"),
         ("max-length = 3\nmax_length = 4", "max-length stands there twice; remove one of them"),
-        ("[train]\nepochs = 3", "unknown option 'train'; there are data, text-column, "),
+        ("[train]\nepochs = 3", "unknown option 'train'; there are data, encoding, "),
         ('epochs = "many"', "epochs must be a number, got 'many'"),
         ("batch-size = 2.5", "batch-size must be a whole number, got 2.5"),
         ('batch-size = "2"', "batch-size must be a whole number, got '2'"),
