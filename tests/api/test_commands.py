@@ -45,6 +45,14 @@ def test_training_returns_a_run(trained):
     assert call in (trained.folder / "README.md").read_text()
 
 
+def test_tags_that_are_numbers_have_one_score(tmp_path):
+    rows = [json.dumps({"tokens": ["wet", "mud"], "tags": [number % 2, 1]}) for number in range(20)]
+    (tmp_path / "tags.jsonl").write_text("\n".join(rows))
+    options = {"max_length": 16, "k": 4, "tokenizer": "bytes", "max_steps": 1, "baseline": False, **OPTIONS}
+    run = torch_linformer.train(tmp_path / "tags.jsonl", task="token-classify", output=tmp_path / "run", **options)
+    assert list(run.scores) == ["accuracy"]
+
+
 def test_a_run_stands_for_its_folder(trained, capsys):
     """And what the functions give is what the commands write."""
     data = trained.folder.parent / "weather.csv"

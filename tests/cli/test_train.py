@@ -6,11 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from torch_linformer.cli.adapt import adapt
 from torch_linformer.cli.app import run
+from torch_linformer.cli.grouped_help import GROUPS
+from torch_linformer.cli.train import train
 from torch_linformer.opening.folder import is_whole
 
 
@@ -145,7 +149,11 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
     for name in (*options.split(), "output", "config", "resume", "debug"):
         assert f" --{name} " in shown, name
     assert "(tiny | small | base | large) [tiny]" in " ".join(shown.split())
-    assert "\nOptions:" not in shown  # each is in a group of cli/grouped_help.py
+
+
+def test_the_groups_of_the_help_have_every_option_and_no_others():
+    options = {*signature(train).parameters, *signature(adapt).parameters} - {"source"}
+    assert sorted(" ".join(GROUPS.values()).split()) == sorted(options | {"help"})
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["adapt"], ["serve"]])

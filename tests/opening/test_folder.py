@@ -1,14 +1,17 @@
 """The folder of a run: held by one process at a time, and gone on from the last whole checkpoint."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-import threading
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from torch_linformer.errors import InputError
+from torch_linformer.opening import folder
 from torch_linformer.opening.folder import (
     LOCK_FILE,
     MANIFEST,
@@ -59,27 +62,41 @@ def test_a_dead_process_holds_nothing(holder, tmp_path):
         assert (tmp_path / "run" / LOCK_FILE).read_text().startswith(f"{os.getpid()} on ")
 
 
-def test_one_of_many_at_once(tmp_path):
-    """Whoever comes while a lock is being given back takes it or is refused, and never beside another."""
-    inside, most, entered = [], [], []
+@pytest.mark.parametrize("moment", ["folder made", "lock opened"])
+def test_who_comes_while_the_holder_ends_holds_alone(tmp_path, monkeypatch, moment):
+    """The holder takes its file and its folder away before the other one opens the file, or before it locks it."""
+    holder = ExitStack()
+    holder.enter_context(held(tmp_path / "run"))
 
-    def enter():
-        for _ in range(200):
-            try:
-                with held(tmp_path / "run"):
-                    inside.append(1)
-                    most.append(len(inside))
-                    inside.pop()
-                    entered.append(1)
-            except InputError:
-                pass
+    def ending_first(function):
+        def call(*arguments, **options):
+            holder.close()
+            return function(*arguments, **options)
 
-    threads = [threading.Thread(target=enter) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert entered and set(most) == {1}
+        return call
+
+    module, name = {"folder made": (folder, "open"), "lock opened": (fcntl, "flock")}[moment]
+    monkeypatch.setattr(module, name, ending_first(getattr(fcntl, name, open)), raising=False)
+    with held(tmp_path / "run"):
+        assert (tmp_path / "run" / LOCK_FILE).exists()
+        with pytest.raises(InputError, match="is at work there"), held(tmp_path / "run"):
+            pass
+
+
+def test_a_lock_is_held_until_its_file_is_gone(tmp_path, monkeypatch):
+    """Or who comes in between would lock a file that is then taken away, and keep nobody out."""
+    refused, unlink = [], Path.unlink
+
+    def coming_first(path, **options):
+        monkeypatch.undo()
+        with pytest.raises(InputError, match="is at work there"), held(tmp_path / "run"):
+            pass
+        refused.append(path)
+        unlink(path, **options)
+
+    with held(tmp_path / "run"):
+        monkeypatch.setattr(Path, "unlink", coming_first)
+    assert refused == [tmp_path / "run" / LOCK_FILE] and not (tmp_path / "run").exists()
 
 
 def test_folders_that_were_made_go_again_and_others_stay(tmp_path):

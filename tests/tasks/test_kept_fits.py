@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from torch_linformer.data import words
 from torch_linformer.tasks import kept_fits
 
 
@@ -55,3 +56,10 @@ def test_what_was_used_least_lately_goes_first(doubled, monkeypatch):
     assert len(calls) == 4
     double(arrays[1])
     assert len(calls) == 5
+
+
+def test_another_way_to_divide_texts_into_words_fits_anew(tmp_path, monkeypatch):
+    before = kept_fits._version.__wrapped__()
+    (tmp_path / "words.py").touch()
+    monkeypatch.setattr(words, "__file__", str(tmp_path / "words.py"))
+    assert kept_fits._version.__wrapped__() != before

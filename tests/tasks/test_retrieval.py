@@ -121,9 +121,9 @@ def test_what_nothing_can_be_learned_from_is_refused(task, columns, options, mes
 
 def test_baselines_count_each_query(task):
     pairs, labeled = (Dataset.from_dict(columns) for columns in (PAIRS, LABELED))
-    for found in task.baselines(pairs, pairs, pairs, 0).values():
+    for found in task.baselines(pairs, pairs).values():
         assert len(found["tallies"]["ndcg_at_10"]) == 5
-    labeled = task.baselines(labeled, labeled, labeled, 0)
+    labeled = task.baselines(labeled, labeled)
     assert set(labeled) == {"tfidf_search", "bm25", "tfidf_bm25"}
 
 

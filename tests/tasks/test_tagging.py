@@ -122,7 +122,7 @@ def test_tags_that_are_bare_numbers_are_scored_by_accuracy_alone(tokenizer):
     numbered = tagging_of(tokenizer, ["0", "3"])
     assert numbered.scores(nothing, documents) == {"accuracy": 0.75}
     assert (numbered.best_metric, numbered.headline) == ("accuracy", ("accuracy",))
-    assert numbered.baselines(documents, documents, documents, 0) == {"frequent_tag": {"accuracy": 1.0}}
+    assert numbered.baselines(documents, documents) == {"frequent_tag": {"accuracy": 1.0}}
     named = tagging_of(tokenizer, ["O", "B-LOC"])
     assert (named.best_metric, named.headline) == ("f1", ("f1", "accuracy"))
 

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.opening.load import load_model
@@ -38,7 +39,7 @@ def test_the_rest_has_the_gradients_that_it_has_in_a_training_of_all(tmp_path, a
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32, "k": 4}
     config = LinformerConfig(
-        vocab_size=50,
+        vocab_size=260,
         max_position_embeddings=16,
         norm_first=True,
         activation_memory=activation_memory,
@@ -48,11 +49,12 @@ def test_the_rest_has_the_gradients_that_it_has_in_a_training_of_all(tmp_path, a
     )
     first = LinformerForSequenceClassification(config)
     first.save_pretrained(tmp_path / "first")
-    task, ids, found = task_of(first, None), torch.randint(1, 50, (3, 12)), []
+    task = task_of(first, build_tokenizer("bytes", (), max_length=16))
+    ids, found = torch.randint(1, 50, (3, 12)), []
     for number in (0, 1):
         options = {**LOWEST, "freeze_layers": number, "max_length": 16}
         settings = TrainSettings(from_model=str(tmp_path / "first"), **options)
-        model = build_model(settings, FirstModel.of(settings), task, None, None).double().train()
+        model = build_model(settings, FirstModel.of(settings), task, None).double().train()
         model(input_ids=ids, labels=torch.tensor([0, 1, 1])).loss.backward()
         found.append({name: x.grad for name, x in model.named_parameters()})
     of_all, of_rest = found
@@ -68,7 +70,7 @@ def test_the_lowest_layers_of_an_encoder_that_reads_in_windows(plain_encoder):
     """Its attention is the ordinary one."""
     settings = TrainSettings(from_model=str(plain_encoder), **LOWEST, max_length=64)
     tokenizer = AutoTokenizer.from_pretrained(plain_encoder)
-    model = build_model(settings, FirstModel.of(settings), Classification(tokenizer, ["a", "b"]), tokenizer, None)
+    model = build_model(settings, FirstModel.of(settings), Classification(tokenizer, ["a", "b"]), None)
     assert model.config.read_window == 16
     kept = {name for name, weight in model.named_parameters() if not weight.requires_grad}
     below = ("linformer.body.embeddings.", "linformer.body.encoder.layer.0.")

@@ -18,7 +18,7 @@ def built(settings, tokenizer):
     """The model that a training with these settings begins with."""
     first, splits = FirstModel.of(settings), load_splits(settings)
     task = new_task(settings, first, tokenizer, splits.names, splits.train)
-    return build_model(settings, first, task, tokenizer, splits)
+    return build_model(settings, first, task, splits)
 
 
 def test_balanced_class_weights_by_hand(tmp_path, write_csv):

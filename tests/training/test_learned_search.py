@@ -17,7 +17,7 @@ from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.lexical_vector_fit import counts_of, fit_vector, know_words, sketches_of, surprise, word_rows
 from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import Judgments
-from torch_linformer.training import train_settings
+from torch_linformer.training import learned_search, train_settings
 from torch_linformer.training.encoder_baselines import window_baselines, window_vectors
 from torch_linformer.training.learned_search import (
     AS_COUNTED,
@@ -31,6 +31,7 @@ from torch_linformer.training.learned_search import (
     choose,
     folds_of,
     judged_folds,
+    learned_map,
     weigh_vectors,
 )
 from torch_linformer.training.task_trainers import SCALE
@@ -194,10 +195,10 @@ def test_folds_keep_groups_together_and_ask_for_what_nothing_was_learned_from():
 def test_words_join_the_vectors_of_a_model_that_was_trained_where_queries_gain_by_it(task, prepared, good):
     trainer, train, validation, test = prepared(good)
     found = weigh_vectors(trainer, train, validation, test, 256, print, always=False)
-    assert found.kept == (task.vectors.lexical is not None) == (not good)
+    assert found.has_words == (task.vectors.lexical is not None) == (not good)
     assert found.scores["ndcg_at_10"] == task.scores(trainer.answers_to(test), test.documents)["ndcg_at_10"]
     assert good or found.scores["ndcg_at_10"] > found.test["rest"]["ndcg_at_10"] + 0.3
-    assert weigh_vectors(trainer, train, validation, test, 256, print, always=True).kept
+    assert weigh_vectors(trainer, train, validation, test, 256, print, always=True).has_words
 
 
 def test_documents_with_labels_find_each_other(task, prepared):
@@ -310,3 +311,17 @@ def test_weights_of_words_do_not_depend_on_what_was_learned_before(task, counted
 def test_queries_of_a_group_are_told_by_its_documents():
     rows = [{"text": "a", "queries": ["b"], "group": name} for name in ("x", "y", "x", "y")]
     assert Search(Dataset.from_list(rows), torch.zeros(5, 2)).groups.tolist() == [0, 1, 0, 1]
+
+
+def test_of_many_documents_those_that_teach_are_drawn_and_not_the_first(monkeypatch):
+    """A table may be sorted by what its documents are about."""
+    monkeypatch.setattr(learned_search, "MOST_DOCUMENTS", 5)
+    rows = [{"text": str(number), "queries": [f"asks for {number}"]} for number in range(40)]
+    search, pieces = Search(Dataset.from_list(rows), torch.eye(80)), PieceVectors(80, 1)
+    assert len(search.drawn) == 5 and search.drawn.max() > 20 and np.array_equal(search.drawn, np.sort(search.drawn))
+    taught = []
+    monkeypatch.setattr(
+        learned_search, "fit_map", lambda learned, queries, documents, *others: taught.append(documents)
+    )
+    learned_map(pieces, search, np.arange(40), np.arange(40), None, 0)
+    assert torch.equal(taught[0], torch.eye(80)[search.drawn])

@@ -83,7 +83,7 @@ def begun(datasets_cache, tmp_path, write_csv):
         splits = load_splits(settings)
         tokenizer = build_tokenizer(settings.tokenizer, splits.train["text"], max_length=32)
         task = new_task(settings, None, tokenizer, splits.names, splits.train)
-        model = build_model(settings, None, task, tokenizer, splits)
+        model = build_model(settings, None, task, splits)
         if with_semantics and settings.task in OF_WORDS:
             add_latent_semantics(
                 model,

@@ -91,6 +91,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"lexical": "always"}, "--lexical always is for --task embed: words of labels are weighed, and stay"),
         ({"overflow": "windows"}, "--overflow windows reads parts of documents one by one, and words are read of who"),
         ({"overflow": "windows", "lexical": "none", "from_model": "m"}, "--overflow windows has no effect here: an en"),
+        ({"stride": 8}, "--stride 8 goes with --overflow windows: leave it out, or give that too"),
         ({"read_window": 64}, "--read-window 64 is for an encoder of --from: leave it out"),
         *(
             (
@@ -234,7 +235,7 @@ def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
         ("epoch = 3", "unknown option 'epoch'; did you mean 'epochs'?"),
         ("max_lenght = 3", "unknown option 'max_lenght'; did you mean 'max-length'?"),
         ("max-length = 3\nmax_length = 4", "max-length stands there twice; remove one of them"),
-        ("[train]\nepochs = 3", "unknown option 'train'; there are data, text-column, "),
+        ("[train]\nepochs = 3", "unknown option 'train'; there are data, encoding, "),
         ('epochs = "many"', "epochs must be a number, got 'many'"),
         ("batch-size = 2.5", "batch-size must be a whole number, got 2.5"),
         ('batch-size = "2"', "batch-size must be a whole number, got '2'"),

@@ -70,7 +70,7 @@ def test_lessons_are_those_of_the_best_chunks():
     draw = np.random.default_rng(0)
     chunks, queries = draw.normal(size=(7, 4)), draw.normal(size=(3, 4))
     of_documents = [torch.from_numpy(chunks[begin:end]) for begin, end in ((0, 2), (2, 3), (3, 7))]
-    lessons = lessons_of(of_documents, torch.from_numpy(queries), documents=2, seed=0)
+    lessons = lessons_of(of_documents, torch.from_numpy(queries), documents=np.arange(2), seed=0)
     best = np.stack([(queries @ chunks[:2].T).max(axis=1), queries @ chunks[2]], axis=1)
     assert np.allclose(lessons.queries, best) and lessons.texts.shape == (7, 4)
     order = [int(np.abs(chunks - text.numpy()).sum(axis=1).argmin()) for text in lessons.texts]

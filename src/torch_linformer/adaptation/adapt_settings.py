@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError
-from torch_linformer.training.run_options import PUSH_HELP, RunOptions, check_fsdp, check_options, option
+from torch_linformer.training.run_options import RunOptions, option
 
 STEPS = 1000
 BATCH = 16  # texts
@@ -22,11 +21,6 @@ class AdaptSettings(RunOptions):
     )
     text_column: str | None = option(None, "column with the text")
     label_column: str | None = option(None, "classify: column of the test set with the label")
-    encoding: str | None = option(None, HELP["encoding"])
-    delimiter: str | None = option(None, HELP["delimiter"])
-    quoting: str = option("auto", HELP["quoting"], QUOTING)
-    header: bool | None = option(None, HELP["header"])
-    text_folder: str | None = option(None, HELP["text_folder"])
     test: str = option("0.1", "test set of the final comparison: PATH, or fraction of the texts")
     trust_remote_code: bool = option(False, "run code from the source folder, if the model needs it")
     max_length: int | None = option(
@@ -45,30 +39,23 @@ class AdaptSettings(RunOptions):
         "slots begin to be faster, and no more than the original is used with]",
         least=0,
     )
-    steps: int | None = option(None, "distillation steps  [1000, or as many as --minutes allows]", above=0)
-    minutes: float | None = option(None, "stop distilling after N minutes", above=0)
-    batch_size: int | None = option(None, "texts per step  [16, or as few as make 60 steps in --minutes]", above=0)
+    steps: int | None = option(None, "distillation steps  [1000, or as many as --minutes allows]", positive=True)
+    minutes: float | None = option(None, "stop distilling after N minutes", positive=True)
+    batch_size: int | None = option(
+        None, "texts per step  [16, or as few as make 60 steps in --minutes]", positive=True
+    )
     slots_only: bool = option(
         False, "train only the slots; the weights of the original, and its output for short texts, do not change"
     )
-    learning_rate: float | None = option(None, "peak learning rate  [7e-5]", above=0)
+    learning_rate: float | None = option(None, "peak learning rate  [7e-5]", positive=True)
     slot_learning_rate: float | None = option(
-        None, "peak learning rate of the slot parameters  [6e-3, with --slots-only 0.02]", above=0
+        None, "peak learning rate of the slot parameters  [6e-3, with --slots-only 0.02]", positive=True
     )
-    seed: int = option(0, "seed of the split and of the order")
-    fsdp: bool = option(False, "under torchrun: shard the student's weights over the processes (FSDP2)")
-    compile: bool = option(
-        False, "use torch.compile: the first batches are slow, and it was slower on every CPU measured"
-    )
-    precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
     probe: bool = option(True, "measure a forward pass, compared with full attention")
-    device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/SOURCE-linformer]")
-    push_to_hub: str | None = option(None, PUSH_HELP)
 
     def __post_init__(self) -> None:
-        check_options(self)
-        DataOptions.of(self)  # which refuses an encoding or a delimiter that there is not
+        super().__post_init__()
         if not self.data:
             raise InputError("--data is missing: name texts such as those that the model is to read")
         if self.label_column and self.task not in (None, "classify"):
@@ -79,4 +66,3 @@ class AdaptSettings(RunOptions):
             raise InputError("--slots-only trains slots, and --k 0 has no slots")
         if self.slots_only and self.learning_rate is not None:
             raise InputError("--learning-rate is that of the original's weights, which --slots-only keeps as they are")
-        check_fsdp(self)

@@ -28,7 +28,6 @@ from torch_linformer.adaptation.objectives import Embeddings, Labels
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, load_encoder
 from torch_linformer.data.labels import check_labels, name_labels
 from torch_linformer.data.parts import content_digest, find_overlap, parse_part, split_documents
-from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents, load_documents, quiet
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.windows import DocumentEncoder, ask_of_lines, tokenize_documents, with_text
@@ -152,7 +151,7 @@ class Texts(NamedTuple):
 
 def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Dataset, Dataset, list[str]]:
     """Texts to learn from, texts held out, with labels if they are asked for, and notes on both for the user."""
-    options, data, held_out = DataOptions.of(settings), str(settings.data), parse_part(settings.test)
+    options, data, held_out = settings.reading, str(settings.data), parse_part(settings.test)
     if options.label_column and not isinstance(objective, Labels):
         raise InputError("--label-column is for a classifier, and this model has none")
 

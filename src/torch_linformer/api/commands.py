@@ -63,7 +63,8 @@ def train(
     settings = settings_of(TrainSettings, {"data": data, **options}, "train")
     folder = run_training(settings, resume=resume, command=_call("train", data, options), screen=screen)
     result = processes.on_main(lambda: _read(folder / "metrics.json"))
-    return Run(folder, {name: result[name] for name in HEADLINES[settings.task]}, result)
+    # Tags that are numbers spell no entities, and have no F1.
+    return Run(folder, {name: result[name] for name in HEADLINES[settings.task] if name in result}, result)
 
 
 @called_as(AdaptCall)

@@ -1,6 +1,5 @@
 """``linformer adapt``."""
 
-import inspect
 from functools import partial
 from typing import Annotated, Any
 
@@ -8,10 +7,17 @@ import typer
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.cli.missing_paths import check_model
+from torch_linformer.cli.options import showing
 from torch_linformer.cli.resumable import options_of, run_resumable
 
 
-def adapt(source: str, **options: Any) -> None:
+@showing(options_of(AdaptSettings))
+def adapt(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="folder of an encoder, its name on the hub, or minilm")
+    ],
+    **options: Any,
+) -> None:
     """Adapt a pretrained encoder to long inputs.
 
     Its attention becomes linear in the length. Then it is trained, on texts without labels, to give the hidden states
@@ -27,13 +33,3 @@ def _run(source: str, *arguments: Any, **options: Any) -> None:
     from torch_linformer.adaptation.adaptation import run_adaptation
 
     run_adaptation(source, *arguments, **options)
-
-
-_SOURCE = inspect.Parameter(
-    "source",
-    inspect.Parameter.KEYWORD_ONLY,
-    annotation=Annotated[
-        str, typer.Argument(metavar="SOURCE", help="folder of an encoder, its name on the hub, or minilm")
-    ],
-)
-adapt.__signature__ = inspect.Signature([_SOURCE, *options_of(AdaptSettings)])  # type: ignore[attr-defined]

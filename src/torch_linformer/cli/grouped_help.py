@@ -4,34 +4,29 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-_GROUPS = {
+GROUPS = {  # of the options of train and adapt
     "Data": "data text_column label_column label_names question_column source_column target_column query_column "
     "document_column documents group_column validation test",
     "How files are read": "encoding delimiter quoting header text_folder max_errors trust_remote_code",
     "Task and starting point": "task from_model freeze freeze_layers size tokenizer model lexical vectors read_window",
     "Length": "max_length max_target_length overflow stride packing",
-    "Attention": "k window exact_first exact_last exact_below projection sharing slot_mass attention",
-    "Training": "epochs steps max_steps minutes patience batch_size learning_rate slot_learning_rate class_weights "
-    "whole_words seed",
+    "Attention": "k window exact_below",
+    "Training": "epochs steps max_steps minutes patience batch_size slots_only learning_rate slot_learning_rate "
+    "class_weights whole_words seed",
     "Hardware": "device precision compile context_parallel fsdp",
     "Report": "baseline probe report_to",
     "Run": "output push_to_hub config check resume debug help",
 }
-_GROUP_OF = {name: title for title, names in _GROUPS.items() for name in names.split()}
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose options are shown under these headings; one in no group stands last, under "Options"."""
+    """A command whose options are shown under these headings, in this order; its arguments stand before them."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the arguments and the options."""
-        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *_GROUPS, "Options")}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                is_argument = parameter.param_type_name == "argument"
-                sections["Arguments" if is_argument else _GROUP_OF.get(parameter.name or "", "Options")].append(record)
-        for title, records in sections.items():
-            if records:
+        records = {parameter.name: parameter.get_help_record(ctx) for parameter in self.get_params(ctx)}
+        arguments = " ".join(records.keys() - " ".join(GROUPS.values()).split())
+        for title, names in {"Arguments": arguments, **GROUPS}.items():
+            if rows := [record for name in names.split() if (record := records.get(name))]:
                 with formatter.section(title):
-                    formatter.write_dl(records)
+                    formatter.write_dl(rows)

@@ -1,7 +1,6 @@
 """Commands whose options are the fields of settings, and which resume after an interruption."""
 
 import dataclasses
-import inspect
 import os
 import shlex
 import signal
@@ -90,32 +89,23 @@ def _stopped_by(*signals: signal.Signals) -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def options_of(settings: type) -> list[inspect.Parameter]:
-    """An option for each field of settings; None means not given, so that --config may give it."""
+def options_of(settings: type) -> dict[str, tuple[Any, Any]]:
+    """An option for each field of settings, and its default: None means not given, so that --config may give it."""
     hints = get_type_hints(settings)
-    parameters = []
+    options: dict[str, tuple[Any, Any]] = {}
     for item in dataclasses.fields(settings):
-        text = item.metadata["help"]
+        kind, names, text = hints[item.name], flag(item.name), item.metadata["help"]
         if item.metadata["choices"]:
             description, space, default = text.partition("  [")
             text = f"{description} ({' | '.join(item.metadata['choices'])}){space}{default}"
         if item.default is not None:
-            text += f"  [{item.default}]"
-        names = flag(item.name)
-        if hints[item.name] in (bool, bool | None):
-            names = f"{names}/--no-{names.removeprefix('--')}"
-        if hints[item.name] is bool:
-            text = f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]"
+            text += f"  [{item.default if kind is not bool else 'yes' if item.default else 'no'}]"
+        if kind in (bool, bool | None):
+            names += f"/--no-{names.removeprefix('--')}"
         option = typer.Option(names, help=text)
-        kind = hints[item.name]
         if kind == Mapping[str, Any] | None:
             kind, option.metavar = list[str], "NAME=VALUE"
-        parameters.append(_keyword(item.name, Annotated[kind | None, option], None))
+        options[item.name] = Annotated[kind | None, option], None
     config = Annotated[Path | None, typer.Option(help="TOML file with any of these options")]
     resume = Annotated[bool | None, typer.Option("--resume", help="resume an interrupted run")]
-    extra = (("config", config, None), ("resume", resume, None), ("debug", Debug, False))
-    return [*parameters, *(_keyword(*parameter) for parameter in extra)]
-
-
-def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return {**options, "config": (config, None), "resume": (resume, None), "debug": (Debug, False)}

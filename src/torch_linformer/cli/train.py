@@ -1,46 +1,38 @@
 """``linformer train``."""
 
-import inspect
 from typing import Annotated, Any
 
 import typer
 
+from torch_linformer.cli.options import showing
 from torch_linformer.cli.resumable import options_of, run_resumable
 from torch_linformer.cli.started_by import processes_started
 from torch_linformer.errors import InputError
 from torch_linformer.training.train_settings import TrainSettings
 
 
-def train(**options: Any) -> None:
+@showing(options_of(TrainSettings))
+def train(
+    check: Annotated[
+        bool, typer.Option("--check", help="read the data, build the model, measure a step, and write nothing")
+    ] = False,
+    **options: Any,
+) -> None:
     """Train a model and score it on held-out documents.
 
     Without arguments it learns to predict the package of Python's standard library that a source file belongs to.
     """
-    check = options.pop("check")
     if check and processes_started() > 1:
         raise InputError("--check tries a training in a single process: start it without torchrun")
-    run_resumable(_try if check else _train, TrainSettings, options, leaves_a_run=not check)
 
+    def run(*arguments: Any, **keywords: Any) -> None:
+        if check:
+            from torch_linformer.training.dry_run import try_training
 
-def _train(*arguments: Any, **options: Any) -> None:
-    from torch_linformer.training.train import train as run
+            try_training(*arguments, **keywords)
+        else:
+            from torch_linformer.training.train import train as run_training
 
-    run(*arguments, **options)
+            run_training(*arguments, **keywords)
 
-
-def _try(*arguments: Any, **options: Any) -> None:
-    from torch_linformer.training.dry_run import try_training
-
-    try_training(*arguments, **options)
-
-
-_CHECK = inspect.Parameter(
-    "check",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool,
-        typer.Option("--check", help="read the data, build the model, measure a step, and write nothing"),
-    ],
-)
-train.__signature__ = inspect.Signature([*options_of(TrainSettings), _CHECK])  # type: ignore[attr-defined]
+    run_resumable(run, TrainSettings, options, leaves_a_run=not check)

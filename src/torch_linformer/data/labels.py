@@ -8,12 +8,11 @@ from unicodedata import category, normalize
 
 from datasets import Dataset
 
-from torch_linformer.data.reading.documents import quiet
-from torch_linformer.data.reading.rows import counted, is_number
+from torch_linformer.data.reading.documents import label_counts, quiet
+from torch_linformer.data.reading.rows import counted, is_number, listed, some_of
 from torch_linformer.errors import InputError
 
 _FEW = 10  # with so few documents each may well have its own label
-_LISTED_LABELS = 20  # labels an error message lists
 _WHOLE_NUMBER = re.compile(r"-?\d+")
 
 
@@ -74,8 +73,7 @@ def missed_labels(names: Sequence[str], part: Dataset, purpose: str) -> list[str
     missed = sorted({*names} - {label for labels in _label_lists(part) for label in labels})
     if not missed:
         return []
-    which = ", ".join(map(repr, missed[:_LISTED_LABELS])) + (", …" if missed[_LISTED_LABELS:] else "")
-    return [f"warning: no {purpose} document has the label{'' if len(missed) == 1 else 's'} {which}"]
+    return [f"warning: no {purpose} document has the label{'' if len(missed) == 1 else 's'} {listed(missed)}"]
 
 
 def check_labels(
@@ -85,13 +83,12 @@ def check_labels(
     holding = Counter(label for labels in _label_lists(dataset) for label in set(labels))
     for label, number in sorted(holding.items()):
         if label not in names:
-            known = ", ".join(names[:_LISTED_LABELS]) + (", …" if len(names) > _LISTED_LABELS else "")
-            raise InputError(f"{source}: {counted(number)} with label {label!r}, {problem} ({known})")
+            raise InputError(f"{source}: {counted(number)} with label {label!r}, {problem} ({some_of(names)})")
 
 
 def check_known(dataset: Dataset, names: Sequence[str], source: str) -> None:
     """Raise an `InputError` where empty cells leave a label no document that has it not, as where they mean "no"."""
-    having, unknown = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
+    having, unknown = label_counts(dataset)
     for name in names:
         if unknown[name] and having[name] + unknown[name] == len(dataset):
             cells = "each cell is empty" if not having[name] else "each cell holds 1 or is empty"

@@ -1,16 +1,19 @@
 """Documents as windows of token ids: the beginning of each that a model reads at once, or all of it in pieces."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.data.overflow import OVERFLOW
+from torch_linformer.data.reading.data_options import OVERFLOW
 from torch_linformer.data.reading.documents import quiet
 from torch_linformer.data.reading.rows import is_seen
 from torch_linformer.errors import InputError
@@ -157,7 +160,7 @@ class DocumentEncoder:
         (encoding,) = self._encode([text], fast=False)
         return len(encoding.ids), len(set(encoding.word_ids))
 
-    @property
+    @cached_property
     def features(self) -> Features:
         """The columns of the windows and their types."""
         ints = {"document": "int64", "length": "int32", "num_tokens": "int64", "text_from": "int32"}
@@ -170,8 +173,9 @@ class DocumentEncoder:
 
     @property
     def fingerprint(self) -> str:
-        """Differs whenever the windows might."""
-        parts = [self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets, self.whole]
+        """Differs whenever the windows might: with another version of this file or of the tokenizers, too."""
+        code = [Path(__file__).read_text(encoding="utf-8"), tokenizers.__version__]
+        parts = [*code, self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets, self.whole]
         return str(Hasher.hash([*parts, self.prompt]))
 
     def _encode(self, texts: Sequence[str], fast: bool) -> list[Any]:

@@ -12,6 +12,8 @@ import datasets
 import joblib
 import sklearn
 
+from torch_linformer.data import words
+
 FOLDER = "torch_linformer"  # in the cache of `datasets`
 MOST_BYTES = 2**30  # of all that is kept; what was used least lately goes first
 P = ParamSpec("P")
@@ -45,8 +47,8 @@ def kept(function: Callable[P, R]) -> Callable[P, R]:
 
 @functools.cache
 def _version() -> str:
-    """A digest of the code that fits: another version fits anew."""
-    code = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    """A digest of the code that divides texts into words and fits: another version fits anew."""
+    code = [path.read_bytes() for path in (Path(words.__file__), *sorted(Path(__file__).parent.glob("*.py")))]
     return hashlib.sha256(b"".join([sklearn.__version__.encode(), *code])).hexdigest()
 
 

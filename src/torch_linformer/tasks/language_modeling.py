@@ -188,10 +188,10 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
     def reduce(self, logits: Tensor, labels: Tensor) -> Tensor:
         return super().reduce(logits[:, :-1], labels[:, 1:])  # as the model shifts them in its loss
 
-    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, test: Dataset) -> dict[str, dict[str, Any]]:
         """Bits per byte that bzip2 takes for test documents after training documents, together one of its blocks."""
-        known = _first_bytes(train["text"], 600_000, seed, most_of_each=30_000)
-        scored = _first_bytes(test["text"], 290_000, seed)
+        known = _first_bytes(train["text"], 600_000, self.seed, most_of_each=30_000)
+        scored = _first_bytes(test["text"], 290_000, self.seed)
         added = len(bz2.compress(known + scored)) - len(bz2.compress(known))
         return {"bzip2": {"bits_per_byte": 8 * max(0, added) / len(scored)}}
 

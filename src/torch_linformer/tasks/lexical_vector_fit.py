@@ -112,19 +112,19 @@ def learn_weights(documents: Any, queries: Any, judgments: Judgments, seed: int)
     queries tell otherwise.
 
     Args:
-        documents: their features x, sparse, ``(D, F)``; the first 2,000 count.
+        documents: their features x, sparse, ``(D, F)``; of more than 2,000 that many are drawn.
         queries: likewise, ``(Q, F)``.
         judgments: which documents each query should find.
-        seed: of the order of the queries.
+        seed: of what is drawn.
     """
-    number = min(documents.shape[0], MOST_DOCUMENTS)
-    judgments = judgments.among(np.arange(number), np.arange(len(judgments.queries)))
+    drawn = np.sort(np.random.default_rng(seed).permutation(documents.shape[0])[:MOST_DOCUMENTS])
+    judgments = judgments.among(drawn, np.arange(len(judgments.queries)))
     asked = np.flatnonzero(judgments.wanted > 0)
     learned = np.zeros(documents.shape[1])
     used = np.flatnonzero(queries.tocsr()[asked].getnnz(axis=0))  # only these can learn
     if not len(used):
         return learned
-    documents, queries = documents.tocsr()[:number], queries.tocsr()
+    documents, queries = documents.tocsr()[drawn], queries.tocsr()
     words = documents[:, used].tocoo()
     indices = torch.from_numpy(np.stack([words.row, words.col]).astype(np.int64))
     values = torch.from_numpy(words.data).float()

@@ -16,9 +16,8 @@ from torch_linformer.tasks.kept_fits import kept
 
 MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
 MAX_COEFFICIENTS = 10_000_000  # features times labels
-MAX_DECISIONS = 400_000  # documents times labels, where a document may have several: some minutes of learning
 _SEARCH_DOCUMENTS = 5_000  # to learn from while a model is chosen
-_SEARCH_DECISIONS = MAX_DECISIONS // 10  # the same of a search, which fits about ten times
+_SEARCH_DECISIONS = 40_000  # documents times labels, where a document may have several: it is fitted about ten times
 SELDOM = 1e-4  # the share of documents that a label without any, or that all have, is taken to have
 SMOOTHING = 0.3  # what is added to a feature's sum under each label; 1 was worse on film reviews
 

@@ -182,7 +182,7 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         self._counts[key] = known, counts_of(lexical, read(queries)) if queries else known
         return self._counts[key]
 
-    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, test: Dataset) -> dict[str, dict[str, Any]]:
         texts, judgments = test["text"][:], judgments_of(test)
         queries = queries_of(test) or texts
         tfidf, bm25 = tfidf_similarities(texts, queries), bm25_similarities(texts, queries)

@@ -6,14 +6,12 @@ from typing import Any, cast
 
 import bm25s
 import numpy as np
-import regex
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from torch_linformer.data.words import words_of
+from torch_linformer.data.words import search_words
 from torch_linformer.errors import InputError
 
-_CAPITALS = regex.compile(r"(?<=[\p{Ll}\p{N}])(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll})")  # where splitName has none
 SCALE = 20.0  # of a cosine in a loss; the usual one of sentence-transformers
 DEPTH = 10  # places of the ranking that count
 _SIMILARITIES = 50_000_000  # at once
@@ -124,11 +122,6 @@ def retrieval_metrics(similarities: Similarities, judgments: Judgments) -> dict[
     }
 
 
-def names_of(text: str) -> list[str]:
-    """The words of a text in lower case, the parts of names such as ``split_name`` and ``splitName`` one by one."""
-    return [part.lower() for part in words_of(_CAPITALS.sub(" ", text))]
-
-
 def joined(one: Similarities, other: Similarities, judgments: Judgments) -> Similarities:
     """The sum of two similarities, each divided by its spread over the documents, in the mean of all queries."""
     spreads = []
@@ -139,23 +132,23 @@ def joined(one: Similarities, other: Similarities, judgments: Judgments) -> Simi
 
 
 def tfidf_similarities(documents: list[str], queries: list[str]) -> Similarities:
-    """The cosine of TF-IDF vectors of words, of parts of names (:func:`names_of`) and of pairs of neighbors."""
+    """The cosine of TF-IDF vectors of :func:`~torch_linformer.data.words.search_words`, and of pairs of neighbors."""
     options: dict[str, Any] = {"ngram_range": (1, 2), "sublinear_tf": True, "dtype": np.float32}
-    vectorizer = TfidfVectorizer(tokenizer=names_of, lowercase=False, token_pattern=None, **options)
+    vectorizer = TfidfVectorizer(tokenizer=search_words, lowercase=False, token_pattern=None, **options)
     known = sparse.csr_matrix(vectorizer.fit_transform(documents)).T.tocsr()
     asked = sparse.csr_matrix(vectorizer.transform(queries))
     return lambda begin, end: (asked[begin:end] @ known).toarray()
 
 
 def bm25_similarities(documents: list[str], queries: list[str]) -> Similarities:
-    """BM25 (Lucene's, k₁ 1.5, b 0.75) of words and parts of names (:func:`names_of`)."""
-    words = [names_of(text) for text in documents]
+    """BM25 (Lucene's, k₁ 1.5, b 0.75) of :func:`~torch_linformer.data.words.search_words`."""
+    words = [search_words(text) for text in documents]
     index = bm25s.BM25()
     index.index(words, show_progress=False)
     known = index.vocab_dict
 
     def similarities(begin: int, end: int) -> np.ndarray:
-        asked = [[word for word in names_of(query) if word in known] for query in queries[begin:end]]
+        asked = [[word for word in search_words(query) if word in known] for query in queries[begin:end]]
         nothing = np.zeros(len(documents), dtype=np.float32)
         return np.stack([index.get_scores(words) if words else nothing for words in asked])
 

@@ -121,7 +121,7 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
         targets = examples.documents.select(numbers)["target"][:]
         return {**target_metrics(targets, written), "written_documents": len(numbers)}
 
-    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, test: Dataset) -> dict[str, dict[str, Any]]:
         """The beginning of each source, as many characters of it as the median target has."""
         characters = int(np.median([len(target) for target in train["target"]]))
         drawn = test.select(_drawn(len(test)))

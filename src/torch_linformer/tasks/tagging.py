@@ -85,7 +85,7 @@ class Tagging(Task):
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         return tagging_metrics(documents["label"][:], [[tag for tag, _ in words] for words in answers])
 
-    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, test: Dataset) -> dict[str, dict[str, Any]]:
         """The tag that each word had most often in training, the first one met of several; the most frequent if new."""
         seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for words, tags in zip(_words(train), train["label"], strict=True):

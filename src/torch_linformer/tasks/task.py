@@ -46,7 +46,7 @@ class Task(ABC):
     Args:
         tokenizer: pads batches.
         names: the labels, if the task has any.
-        lexical: whether the model has a lexical head, which reads whole documents.
+        lexical: whether the model has a lexical head, which reads the words of whole documents.
     """
 
     record: ClassVar[Record]  # how a document is read from a row
@@ -81,11 +81,6 @@ outputs = model(**inputs)"""
         return load_documents(source, cls.record, options=options, part=part, max_errors=max_errors)
 
     @property
-    def reads_words(self) -> bool:
-        """Whether the words of whole documents are read beside what the model reads."""
-        return self.lexical
-
-    @property
     def config(self) -> dict[str, Any]:
         """What the task sets in the configuration of a new model."""
         return {}
@@ -95,7 +90,7 @@ outputs = model(**inputs)"""
     ) -> DocumentEncoder:
         """What makes the task's windows, by the arguments of :class:`DocumentEncoder`; whole where words are read."""
         options: dict[str, Any] = {"overflow": overflow, "stride": stride, "offsets": self.offsets}
-        options |= {"prompt": self.prompt, "whole": whole or self.reads_words}
+        options |= {"prompt": self.prompt, "whole": whole or self.lexical}
         return DocumentEncoder(self.tokenizer, max_length, **options)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
@@ -121,7 +116,7 @@ outputs = model(**inputs)"""
 
     def collate(self, windows: list[dict[str, Any]]) -> Batch:
         """A padded batch; with its targets if the windows have them."""
-        batch = pad_windows(self.pad, windows, whole=self.reads_words)
+        batch = pad_windows(self.pad, windows, whole=self.lexical)
         if "labels" in windows[0]:
             batch["labels"] = self.targets([window["labels"] for window in windows], batch["attention_mask"])
         return batch
@@ -158,7 +153,7 @@ outputs = model(**inputs)"""
         """Scores of what a model writes, for tasks whose answers are texts; ``model`` computes in its precision."""
         return {}
 
-    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, test: Dataset) -> dict[str, dict[str, Any]]:
         """What a model must beat, by its name in the report, and its headline scores."""
         return {}
 
@@ -193,8 +188,8 @@ def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:
 def each_window(reduced: Any, windows: ColumnLists) -> Iterator[tuple[dict[str, Any], Any]]:
     """Each window with the places of its tokens in the document, and what is left of its logits."""
     names = ("document", "text_from", "starts", "ends")
-    for number, kept in enumerate(reduced):
-        yield {name: windows[name][number] for name in names}, kept
+    for kept, *places in zip(reduced, *(windows[name] for name in names), strict=True):
+        yield dict(zip(names, places, strict=True)), kept
 
 
 def label_config(names: Sequence[str]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
         tallies = {score: tally(score, known, predicted) for score in self.headline}
         return {**classification_metrics(known, predicted.tolist(), self.names), "tallies": tallies}
 
-    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, test: Dataset) -> dict[str, dict[str, Any]]:
         majority = DummyClassifier().fit(np.zeros(len(train)), train["label"][:])
         return {"majority": {"accuracy": majority.score(np.zeros(len(test)), test["label"][:])}}
 
@@ -173,7 +173,7 @@ class Regression(WholeDocuments):
         known = documents["label"][:]
         return {**regression_metrics(known, answers.tolist()), "tallies": {"mse": tally("mse", known, answers)}}
 
-    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, test: Dataset) -> dict[str, dict[str, Any]]:
         mean = DummyRegressor().fit(np.zeros(len(train)), train["label"][:])
         return {"mean": regression_metrics(test["label"][:], mean.predict(np.zeros(len(test))))}
 

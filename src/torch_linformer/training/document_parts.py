@@ -23,9 +23,8 @@ from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments, multiply
 from torch_linformer.tasks.word_features import SHORT, WordCounts
 from torch_linformer.training.kept_reading import KeptReading, pooled_states
-from torch_linformer.training.prepared import Prepared
+from torch_linformer.training.prepared import Start
 from torch_linformer.training.task_trainers import DocumentTrainer
-from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.words_and_reader import OF_WORDS, LinearPart, Targets, fit_reader, fit_words, weigh
 
@@ -63,29 +62,27 @@ class Weighed:
 class DocumentParts:
     """Fits the parts of a model for whole documents to all documents that are not held out.
 
-    Args:
-        settings: of the run.
-        data: its documents.
-        model: whose encoder reads.
-        device: where it does, and
-        precision: in what.
-        screen: where progress is shown.
+    Before any step these are the words, and the reader where the encoder ``reads`` already; a model that is to be
+    trained gets its head.
     """
 
-    def __init__(
-        self,
-        settings: TrainSettings,
-        data: Prepared,
-        model: LinformerForSequenceClassification,
-        device: str,
-        precision: str,
-        screen: TrainingScreen,
-    ) -> None:
-        self.settings, self.data, self.model, self.screen = settings, data, model, screen
-        self.device, self.precision, self.task = device, precision, cast(WholeDocuments, data.task)
+    def __init__(self, start: Start, screen: TrainingScreen, *, reads: bool) -> None:
+        self.start, self.settings, self.data, self.screen = start, start.settings, start.data, screen
+        self.model = cast(LinformerForSequenceClassification, start.model)
+        self.task = cast(WholeDocuments, start.data.task)
         self.states: tuple[Tensor, Tensor] | None = None
-        self.documents = concatenate_datasets([data.splits.train, data.splits.validation])
+        self.documents = concatenate_datasets([self.data.splits.train, self.data.splits.validation])
         self.targets = self._targets(self.documents)
+        self.frozen = [self.words] if self.settings.with_lexical_part else []
+        self.before: dict[str, Tensor] | None = None
+        if reads:
+            self.frozen.append(self.reader())
+        # A head of random weights would spoil what is below it, and one that knows validation would win.
+        if reads and not self.settings.frozen:
+            documents, (states, _) = self.data.splits.train, cast(tuple[Tensor, Tensor], self.states)
+            of_train = self._targets(documents)
+            self._put(weigh([fit_reader(states[: len(documents)], states[:1], of_train)], of_train))
+            self.before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def _targets(self, documents: Dataset) -> Targets:
         """What is known of some documents, and the folds of them."""
@@ -99,19 +96,6 @@ class DocumentParts:
             balanced=self.settings.class_weights == "balanced",
             seed=self.settings.seed,
         )
-
-    def begin(self, *, reads: bool) -> None:
-        """Fit the words, and the reader where the encoder ``reads`` already; the model to be trained gets its head."""
-        self.frozen = [self.words] if self.settings.with_lexical_part else []
-        self.before: dict[str, Tensor] | None = None
-        if reads:
-            self.frozen = [*self.frozen, self.reader()]
-        # A head of random weights would spoil what is below it, and one that knows validation would win.
-        if reads and not self.settings.frozen:
-            documents, (states, _) = self.data.splits.train, cast(tuple[Tensor, Tensor], self.states)
-            of_train = self._targets(documents)
-            self._put(weigh([fit_reader(states[: len(documents)], states[:1], of_train)], of_train))
-            self.before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def weighed(self, trainer: DocumentTrainer | None) -> Weighed:
         """The parts, in the model.
@@ -183,8 +167,8 @@ class DocumentParts:
     @cached_property
     def _pooled(self) -> KeptReading:
         """What the encoder makes of rows before anything is trained."""
-        model = cast(Any, self.model).to(self.device).eval()
-        return pooled_states(model, cast(int, self.task.tokenizer.pad_token_id), self.device, self.precision)
+        model, pad_token_id = cast(Any, self.model).to(self.start.device).eval(), self.task.tokenizer.pad_token_id
+        return pooled_states(model, cast(int, pad_token_id), self.start.device, self.start.precision)
 
     def baselines(self) -> dict[str, dict[str, Any]]:
         """Scores of words and of the reader's first window alone, where the model has more, and of scikit-learn."""

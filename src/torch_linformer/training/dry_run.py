@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import transformers
 
 from torch_linformer.errors import InputError
+from torch_linformer.opening.load import quiet_transformers
 from torch_linformer.reporting.tables import format_bytes, format_count, format_duration
 from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.micro_batches import fit_micro_batches
@@ -27,8 +27,7 @@ def try_training(
     """
     if resume:
         raise InputError("--check tries a new training: leave out --resume")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet_transformers()
     screen = screen or TrainingScreen()
     with tempfile.TemporaryDirectory() as folder:
         start = prepare_run(settings, Path(folder), load_splits, screen)

@@ -10,13 +10,13 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.attentions import base_of, find_attentions
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, opened_by, windowed_config
-from torch_linformer.encoders.families import Place, set_dropout
+from torch_linformer.encoders.families import set_dropout
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
@@ -48,19 +48,12 @@ from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import READ_WINDOW, TrainSettings
 
 Say = Callable[[str], None]
-FIELDS: dict[Place, tuple[str, ...]] = {
-    # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
-    "attention": ("attention_probs_dropout_prob",),
-    # A first head is fitted to states without dropout, and what dropout makes of them is noise to it (docs/log.md).
-    "states": ("hidden_dropout_prob", "classifier_dropout"),
-}
 
 
 def build_model(
     settings: TrainSettings,
     first: FirstModel | None,
     task: Task,
-    tokenizer: PreTrainedTokenizerFast,
     splits: Splits,
     say: Say = lambda sentence: None,
 ) -> AnyModel:
@@ -72,8 +65,9 @@ def build_model(
         InputError: the first model cannot read this many tokens, or cannot be linear.
     """
     set_seed(settings.seed)
+    tokenizer = task.tokenizer
     if settings.task == "seq2seq":
-        return _build_seq2seq(settings, first, task, tokenizer)
+        return _build_seq2seq(settings, first, task)
     labels = {
         **task.config,
         "class_weights": _class_weights(settings, splits),
@@ -87,26 +81,20 @@ def build_model(
     model: AnyModel
     if first.reads_in_windows(settings):
         model = _in_windows(first, settings, task, labels, say)
-        check_vocabulary(first.source, tokenizer, model.config.vocab_size)
-    elif isinstance(source := _open_first(first, settings, task, say), LinearEncoder):
-        check_vocabulary(first.source, tokenizer, source.config.vocab_size)
-        model = _on_encoder(source, task, labels, first.classifier_pooling)
+    elif isinstance(first.config, LinearConfig) or not isinstance(first.config, AnyConfig):
+        model = _on_encoder(_open_encoder(first, settings, say), task, labels, first.classifier_pooling)
     else:
-        model = _on_layers(source, task, labels)
+        source = cast(LinformerPreTrainedModel, load_model(first.source))
+        _read_up_to(source, settings.length)
+        backbone = source.base_model
+        if issubclass(task.model_class, LinformerModel) and isinstance(backbone, EncoderBackbone):
+            model = _on_encoder(cast(LinearEncoder, backbone.body), task, labels, first.classifier_pooling)
+        else:
+            model = _on_layers(source, task, labels)
+    check_vocabulary(first.source, tokenizer, model.config.vocab_size)
     if settings.freeze_layers > 0:
         _freeze_lowest(model, settings.freeze_layers)
     return model
-
-
-def _open_first(first: FirstModel, settings: TrainSettings, task: Task, say: Say) -> AnyModel:
-    """The model to begin with, in float32; of one whose task needs no more of it, the encoder of transformers in it."""
-    if isinstance(first.config, LinearConfig) or not isinstance(first.config, AnyConfig):
-        return _open_encoder(first, settings, say)
-    source = cast(LinformerPreTrainedModel, load_model(first.source))
-    _read_up_to(source, settings.length)
-    if issubclass(task.model_class, LinformerModel) and isinstance(source.base_model, EncoderBackbone):
-        return cast(LinearEncoder, source.base_model.body)
-    return source
 
 
 def _on_layers(source: LinformerPreTrainedModel, task: Task, labels: dict[str, Any]) -> LinformerPreTrainedModel:
@@ -115,20 +103,16 @@ def _on_layers(source: LinformerPreTrainedModel, task: Task, labels: dict[str, A
     if source.config.backbone_config is None:
         labels["type_vocab_size"] = types
     config = LinformerConfig(**{**source.config.to_diff_dict(), "architectures": None, **labels})
-    _leave_out_dropout(config, "attention")
-    if has_new_head(source.config, task, config):
-        _leave_out_dropout(config, "states")
+    _leave_out_dropout(config, has_new_head=has_new_head(source.config, task, config))
     model = task.model_class(config)
     _carry_over(source, model)
     return model
 
 
-def _build_seq2seq(
-    settings: TrainSettings, first: FirstModel | None, task: Task, tokenizer: PreTrainedTokenizerFast
-) -> LinformerPreTrainedModel:
+def _build_seq2seq(settings: TrainSettings, first: FirstModel | None, task: Task) -> LinformerPreTrainedModel:
     """A new encoder-decoder, or another that continues to learn."""
     if first is None:
-        return task.model_class(cast(Any, build_seq2seq_config(settings, tokenizer, task.config)))
+        return task.model_class(cast(Any, build_seq2seq_config(settings, task.tokenizer, task.config)))
     model = cast(LinformerForConditionalGeneration, load_model(first.source))
     _read_up_to(model, settings.length)
     _read_up_to(model.decoder, settings.target_length, "--max-target-length")
@@ -155,19 +139,14 @@ def has_new_head(first: AnyConfig | PreTrainedConfig, task: Task, config: AnyCon
 def _has_same_head(
     first: AnyConfig | PreTrainedConfig, model_class: type[LinformerPreTrainedModel], config: AnyConfig
 ) -> bool:
-    """Whether the head of a model, by its configuration, answers what that of another is to learn.
-
-    A regression's head predicts in the unit of its own documents, so that is not what others want of it.
-    """
+    """Whether the head of a model, by its configuration, answers what that of another is to learn."""
+    # A regression's head predicts in the unit of its own documents, so that is not what others want of it.
     same = first.architectures == [model_class.__name__] and first.id2label == config.id2label
     return same and config.problem_type != "regression"
 
 
 def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
-    """Copy the weights of one model into another, which may have more token types; the head too, where it is the same.
-
-    Of another head its pooler is copied.
-    """
+    """Copy the weights of one model into another, which may have more token types, with the same head or its pooler."""
     if _has_same_head(source.config, type(model), model.config):
         pairs: list[tuple[nn.Module, nn.Module]] = [(source, model)]
     else:
@@ -183,13 +162,7 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
 
 
 def _freeze_lowest(model: AnyModel, number: int) -> None:
-    """Keep the embeddings and the lowest layers, with what these share with others, as they are.
-
-    No gradient goes below them, and so a step saves their backward pass too.
-
-    Raises:
-        InputError: layers share their weights.
-    """
+    """Keep the embeddings and the lowest layers as they are; a step saves their backward pass too."""
     backbone: Any = model.base_model
     body = backbone.body if isinstance(backbone, EncoderBackbone) else backbone
     if not isinstance(body, LinearEncoder) and not isinstance(backbone, EncoderBackbone):
@@ -217,14 +190,8 @@ def _class_weights(settings: TrainSettings, splits: Splits) -> list[float] | Non
     return [counts.total() / (len(counts) * max(1, counts[name])) for name in splits.names]
 
 
-def _open_encoder(first: FirstModel, settings: TrainSettings, say: Say = lambda sentence: None) -> LinearEncoder:
-    """The encoder to begin with, in float32, which reads ``settings.length`` tokens.
-
-    It has the head for masked words where they are learned, and otherwise none. ``say`` is told what is new.
-
-    Raises:
-        InputError: it cannot be read or made linear, or has no head for masked words.
-    """
+def _open_encoder(first: FirstModel, settings: TrainSettings, say: Say) -> LinearEncoder:
+    """The encoder to begin with, in float32, with the head for masked words where they are learned."""
     auto = transformers.AutoModelForMaskedLM if settings.task == "mlm" else transformers.AutoModel
     if opened_by(auto, type(first.config)) is None:
         raise InputError(
@@ -276,16 +243,7 @@ def _linear(encoder: PreTrainedModel, source: str, settings: TrainSettings, say:
 
 
 def _on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pooling: str) -> AnyModel:
-    """A model for a task with an encoder's weights.
-
-    Vectors and masked words are learned by the encoder itself, as transformers has it.
-
-    Args:
-        encoder: with a head for masked words where these are learned.
-        task: what is learned.
-        labels: what the configuration of a head says of them.
-        pooling: what a classifier reads.
-    """
+    """A model for a task with an encoder's weights: for vectors and masked words the encoder itself."""
     config: Any = copy.deepcopy(encoder.config)
     set_dropout(config, "attention", 0.0)
     if issubclass(task.model_class, LinformerModel | LinformerForMaskedLM):
@@ -296,13 +254,7 @@ def _on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pool
         _load(whole, encoder)
         return cast(LinearEncoder, whole)
     config.architectures = None
-    fields = {name: value for name, value in labels.items() if name != "type_vocab_size"}
-    heads = LinformerConfig(backbone_config=config, pooling=pooling, **fields)
-    if issubclass(task.model_class, LinformerForSequenceClassification):
-        _leave_out_dropout(heads, "states")
-    model = task.model_class(heads)
-    _load(cast(EncoderBackbone, model.base_model).body, encoder)
-    return model
+    return _with_head(task, encoder, labels, backbone_config=config, pooling=pooling)
 
 
 def _in_windows(
@@ -316,18 +268,26 @@ def _in_windows(
         raise InputError(f"--read-window {window}: {first.source} reads at most {positions.longest:,} tokens at once")
     body = windowed_config(encoder, positions)
     before, after = DocumentEncoder(task.tokenizer, settings.length).marks
-    heads = LinformerConfig(
+    model = _with_head(
+        task,
+        encoder,
+        labels,
         backbone_config=body,
         read_window=window,
         exact_first=len(before),
         exact_last=len(after),
         max_position_embeddings=settings.length,
         pooling=first.classifier_pooling,
-        **{name: value for name, value in labels.items() if name != "type_vocab_size"},
     )
-    _leave_out_dropout(heads, "attention")
-    _leave_out_dropout(heads, "states")
-    model = LinformerForSequenceClassification(heads)
+    return cast(LinformerForSequenceClassification, model)
+
+
+def _with_head(task: Task, encoder: PreTrainedModel, labels: dict[str, Any], **fields: Any) -> LinformerPreTrainedModel:
+    """A model for a task on an encoder, whose own head is new; ``labels`` and ``fields`` are its configuration."""
+    config = LinformerConfig(**fields, **{name: value for name, value in labels.items() if name != "type_vocab_size"})
+    is_classifier = issubclass(task.model_class, LinformerForSequenceClassification)
+    _leave_out_dropout(config, has_new_head=is_classifier)
+    model = task.model_class(config)
     _load(cast(EncoderBackbone, model.base_model).body, encoder)
     return model
 
@@ -339,9 +299,12 @@ def _load(body: nn.Module, encoder: PreTrainedModel) -> None:
     assert not differ, differ
 
 
-def _leave_out_dropout(config: LinformerConfig, place: Place) -> None:
-    """Let a configuration of which no model is built yet have no dropout in a place."""
-    if config.backbone_config is not None:
-        set_dropout(config.backbone_config, place, 0.0)
-    for name in FIELDS[place]:
-        setattr(config, name, 0.0)
+def _leave_out_dropout(config: LinformerConfig, *, has_new_head: bool) -> None:
+    """Let a configuration of which no model is built yet have no dropout on attention, nor below a new classifier."""
+    for part in filter(None, (config, config.backbone_config)):
+        # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
+        set_dropout(part, "attention", 0.0)
+        if has_new_head:  # fitted to states without dropout: what that makes of them is noise to it (docs/log.md)
+            set_dropout(part, "states", 0.0)
+    if has_new_head:
+        config.classifier_dropout = 0.0

@@ -16,9 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+import torch_linformer
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.pieces import PieceVectors
 from torch_linformer.opening.devices import autocast
+from torch_linformer.reporting.files import atomic_path
 from torch_linformer.reporting.tables import format_count, format_duration
 from torch_linformer.tasks.kept_fits import FOLDER
 from torch_linformer.training.training_screen import TrainingScreen
@@ -44,7 +46,7 @@ class KeptReading:
         pad_token_id: int = 0,
     ) -> None:
         self.read, self.device, self.precision, self.pad_token_id = read, device, precision, pad_token_id
-        digest = hashlib.sha256(repr((options, device, precision)).encode())
+        digest = hashlib.sha256(repr((torch_linformer.__version__, options, device, precision)).encode())
         for name, tensor in sorted(model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -99,13 +101,11 @@ class KeptReading:
         if not read:
             return
         self.known |= read
-        self.folder.mkdir(parents=True, exist_ok=True)
         rows = torch.tensor([list(key) for key in read], dtype=torch.uint8)
         counts = torch.tensor([len(values) for values in read.values()])
         path = self.folder / f"{hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:32]}.safetensors"
-        half = path.with_suffix(".tmp")
-        save_file({"rows": rows, "counts": counts, "values": torch.cat(list(read.values()))}, half)
-        half.replace(path)
+        with atomic_path(path) as half:
+            save_file({"rows": rows, "counts": counts, "values": torch.cat(list(read.values()))}, half)
 
 
 def pooled_states(

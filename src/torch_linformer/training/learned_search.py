@@ -1,9 +1,8 @@
 """A search: words and a map of vectors are each learned, and kept where they win on queries that they never saw."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, cast
@@ -33,12 +32,14 @@ from torch_linformer.tasks.retrieval import Retrieval, asked_of, judgments_of, q
 from torch_linformer.tasks.retrieval_metrics import SCALE, Judgments, retrieval_metrics
 from torch_linformer.tasks.task import Examples
 from torch_linformer.training.encoder_baselines import embedder_vectors, window_baselines, window_vectors
+from torch_linformer.training.first_model import FirstModel
 from torch_linformer.training.kept_reading import windows_of_rows
+from torch_linformer.training.prepared import Start
 from torch_linformer.training.task_trainers import RetrievalTrainer
+from torch_linformer.training.train_settings import LEXICAL_WIDTH
 from torch_linformer.training.trainer import precision_of
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.vector_map import Lessons, fit_map, lessons_of
-from torch_linformer.training.verdict import Weighing
 from torch_linformer.training.words_and_reader import least_factors
 
 FIRST = 16  # documents that tell the time
@@ -49,65 +50,73 @@ AS_COUNTED, LEARNED = "idf", "learned weights"  # of words
 AS_READ, MAPPED = "as read", "mapped"  # vectors
 
 
-class FrozenSearch(NamedTuple):
-    """What was learned, what simple methods score on the test documents, and examples of what is found."""
+@dataclass(frozen=True)
+class LearnedSearch:
+    """Words beside the vectors of a search.
 
-    spent: Spent
-    weighing: Weighing
-    baselines: dict[str, dict[str, Any]]
-    hits: list[tuple[str, list[str]]]
+    Attributes:
+        factors: of the similarities by words and by vectors, 0 or more.
+        test: every score of the test documents by ``rest``, vectors without words; and of a search with words by
+            ``lexical``, words alone, and by ``both``.
+        baselines: scores of simple methods.
+        hits: examples of what is found.
+        spent: what it took, where nothing was trained step by step.
+    """
+
+    factors: tuple[float, float]
+    test: dict[str, dict[str, Any]]
+    baselines: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hits: list[tuple[str, list[str]]] = field(default_factory=list)
+    spent: Spent = field(default_factory=Spent)
+
+    @property
+    def has_words(self) -> bool:
+        return "both" in self.test
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Those of the model on the test documents."""
+        return self.test["both" if self.has_words else "rest"]
+
+    def name(self, model: str) -> str:
+        """What a model that makes the vectors is called with what it has learned."""
+        if not self.has_words:
+            return model
+        return f"{model} with its words" if self.factors[1] else "words only"
 
 
-def learn_search(
-    trainer: RetrievalTrainer,
-    train: Examples,
-    validation: Examples,
-    test: Examples,
-    source: str,
-    screen: TrainingScreen,
-    *,
-    width: int,
-    words: str,
-    seconds: float = math.inf,
-    compared: bool = True,
-) -> FrozenSearch:
+def learn_search(start: Start, trainer: RetrievalTrainer, screen: TrainingScreen) -> LearnedSearch:
     """Give a task whose encoder stays as it is the words and the map of vectors with which queries find documents.
 
     Everything is decided on folds of the documents to train on and for validation together, then learned from all of
-    them. Words count for less the more documents have them, held-out ones too, as in TF-IDF and BM25: what is searched
-    is known, what is asked is not.
-
-    Args:
-        trainer: has the encoder, and
-        source: names the model that it was.
-        width: numbers of a sketch of words.
-        words: ``none`` for none, ``always`` for some in any case.
-        seconds: in which documents are read, as many as can be.
-        compared: whether other methods are scored too.
+    them; of ``--minutes`` as many documents are read as can be. Words count for less the more documents have them,
+    held-out ones too, as in TF-IDF and BM25: what is searched is known, what is asked is not.
     """
-    begin, task, seed = time.monotonic(), trainer.task, trainer.args.seed
+    begin, settings, task, seed = time.monotonic(), start.settings, trainer.task, start.settings.seed
+    train, validation, test = start.data.train, start.data.validation, start.data.test
     pieces = cast(PieceVectors, task.vectors.pieces)
     order = np.random.default_rng(seed).permutation(len(train.documents) + len(validation.documents))
     known = _some([train, validation], np.arange(len(order)))
-    if seconds < math.inf and len(order) > FIRST:
+    if settings.minutes and len(order) > FIRST:
         _read(trainer, pieces, [_some([known], order[:FIRST])], screen)
-        number = max(FIRST, int(seconds / ((time.monotonic() - begin) / FIRST)) - FIRST)
+        number = max(FIRST, int(60 * settings.minutes / ((time.monotonic() - begin) / FIRST)) - FIRST)
         if number < len(order):
             screen.say(f"{number:,} of {len(order):,} documents can be read in that time")
             known = _some([known], order[:number])
     documents = known.documents
     (vectors, windows), (tested, tested_windows) = _read(trainer, pieces, [known, test], screen)
-    counted = None if words == "none" else SearchWords(task, [documents, test.documents], pieces.channels, width)
+    counted = None
+    if settings.lexical != "none":
+        counted = SearchWords(task, [documents, test.documents], pieces.channels, LEXICAL_WIDTH)
 
     if windows is None:
-        chunks = embedder_vectors(source, documents, str(trainer.args.device), precision_of(trainer.args))
+        chunks = embedder_vectors(cast(FirstModel, start.first).source, documents, start.device, start.precision)
     else:
         chunks = window_vectors(documents, windows)
-    lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], MOST_DOCUMENTS, seed)
     search = Search(documents, vectors)
-
+    lessons = None if chunks is None else lessons_of(chunks.chunks, chunks.means[1], search.drawn, seed)
     folds = judged_folds(search, folds_of(search.groups, seed), counted, lessons, pieces, seed, screen.say)
-    choice, tried = choose(folds, always=words == "always")
+    choice, tried = choose(folds, always=settings.lexical == "always")
     screen.say(described(choice, tried, f"each of {FOLDS} folds, learned from the others"))
     if counted is not None:
         is_learned = choice.words == LEARNED
@@ -119,13 +128,13 @@ def learn_search(
         tested = fitted.mapped(tested)
         with torch.no_grad():
             pieces.map.load_state_dict(fitted.map.state_dict())
-    weighing = weighing_of(task, choice, tested, test.documents)
-    pieces.to(trainer.args.device)
+    found = scored(task, choice, tested, test.documents)
+    pieces.to(start.device)
     spent = Spent(time.monotonic() - begin, int(np.sum(np.asarray(known.windows["length"][:]))))
     baselines = {}
-    if compared and tested_windows is not None:
+    if settings.baseline and tested_windows is not None:
         baselines = window_baselines(test.documents, window_vectors(test.documents, tested_windows))
-    return FrozenSearch(spent, weighing, baselines, task.hits(tested, test.documents))
+    return replace(found, baselines=baselines, hits=task.hits(tested, test.documents), spent=spent)
 
 
 def weigh_vectors(
@@ -137,7 +146,7 @@ def weigh_vectors(
     say: Callable[[str], object],
     *,
     always: bool,
-) -> Weighing:
+) -> LearnedSearch:
     """Join the words of documents to the vectors of a model that was trained, where validation queries gain by it."""
     task, seed = trainer.task, trainer.args.seed
     search = Search(validation.documents, torch.from_numpy(np.asarray(trainer.answers_to(validation))))
@@ -152,7 +161,7 @@ def weigh_vectors(
     say(described(choice, tried, "validation"))
     words.give(task, choice, [fold], theta)
     tested = torch.from_numpy(np.asarray(trainer.answers_to(test)))
-    return weighing_of(task, choice, tested, test.documents)
+    return scored(task, choice, tested, test.documents)
 
 
 @dataclass
@@ -180,11 +189,15 @@ class Search:
     Args:
         documents: with a column of groups where they have some.
         vectors: of the documents and then of their queries, ``(rows, C)`` or ``(rows, M, C)``.
+
+    Attributes:
+        drawn: numbers of the documents that a map of vectors is learned from, in their order.
     """
 
     def __init__(self, documents: Dataset, vectors: Tensor) -> None:
         self.vectors, self.asking = asked_of(documents, vectors)
         self.judgments, self.has_labels = judgments_of(documents), "label" in documents.column_names
+        self.drawn = np.sort(np.random.default_rng(0).permutation(len(documents))[:MOST_DOCUMENTS])
         self.groups = np.arange(len(documents))
         if GROUP in documents.column_names:
             self.groups = np.unique(documents[GROUP][:], return_inverse=True)[1]
@@ -288,8 +301,8 @@ def learned_map(
     pieces: PieceVectors, search: Search, inside: np.ndarray, learns: np.ndarray, lessons: Lessons | None, seed: int
 ) -> PieceVectors:
     """Another of ``pieces``, with a map that was learned from some documents and queries."""
-    learned, inside = PieceVectors(**pieces.options), inside[inside < MOST_DOCUMENTS]
-    taught = None if lessons is None else lessons.some(learns, inside)
+    learned, inside = PieceVectors(**pieces.options), np.intersect1d(inside, search.drawn)
+    taught = None if lessons is None else lessons.some(learns, np.searchsorted(search.drawn, inside))
     judgments = search.judgments.among(inside, learns)
     fit_map(learned, search.asking[learns], search.vectors[inside], judgments, taught, seed)
     return learned
@@ -381,16 +394,16 @@ def _factors(
     return (a, b) if a + b > 0 else (1.0, 1.0)
 
 
-def weighing_of(task: Retrieval, choice: SearchChoice, tested: Tensor, documents: Dataset) -> Weighing:
+def scored(task: Retrieval, choice: SearchChoice, tested: Tensor, documents: Dataset) -> LearnedSearch:
     """What a choice and its parts score on the test documents."""
-    lexical, scores = task.vectors.lexical, {"both": task.scores(tested, documents)}
-    task.vectors.lexical = None
-    scores["rest"] = task.scores(tested, documents)
+    lexical, task.vectors.lexical = task.vectors.lexical, None
+    scores = {"rest": task.scores(tested, documents)}
     if lexical is not None:
         task.vectors.lexical, share, lexical.exact_share = lexical, lexical.exact_share, 1.0
         scores["lexical"] = task.scores(tested, documents)
         lexical.exact_share = share
-    return Weighing("words", choice.factors, scores, choice.words != NO_WORDS)
+        scores["both"] = task.scores(tested, documents)
+    return LearnedSearch(choice.factors, scores)
 
 
 def _read(

@@ -1,7 +1,6 @@
 """A new model: its configuration, as the options and the task say, and its first word embeddings."""
 
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
 from torch_linformer.models.configuration import with_changes
 from torch_linformer.tasks.latent_semantics import token_vectors
+from torch_linformer.training.run_options import suggestion
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.train_settings import DECODER_SLOTS, WINDOW, TrainSettings
 
@@ -82,17 +82,9 @@ def check_model(settings: TrainSettings) -> None:
         if name in DECIDED:
             raise InputError(f"--model {name}={value}: give {DECIDED[name]} instead")
         if name not in known:
-            similar = get_close_matches(name, known, n=1)
-            remedy = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(known)}"
-            raise InputError(f"--model {name}={value}: no field of a new model; {remedy}")
+            raise InputError(f"--model {name}={value}: no field of a new model; {suggestion(name, known)}")
         if name in OF_SLOTS and settings.k == "0":
             raise InputError(f"--model {name}={value} has no effect with --k 0, which leaves only the window")
-    projection = settings.own_fields.get("projection", "mean")
-    if "sharing" in settings.own_fields and projection in ("mean", "max") and not settings.has_full_attention:
-        raise InputError(
-            f"--model sharing={settings.own_fields['sharing']} has no effect with projection={projection}, which has "
-            "nothing to share: leave it out, or take projection=linear, random, conv or dynamic"
-        )
     if settings.own_fields.get("sharing") == "layerwise" and not isinstance(settings.slots, int):
         raise InputError("--model sharing=layerwise has one projection for all layers: --k must be one number")
     try:

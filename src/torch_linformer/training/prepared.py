@@ -11,12 +11,13 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from torch_linformer.data.reading.rows import some_of
 from torch_linformer.data.tokenizer import build_tokenizer, for_documents
 from torch_linformer.data.windows import DocumentEncoder, ask_of_lines, with_text
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models.pieces import PieceVectors
-from torch_linformer.opening.load import AnyModel, load_tokenizer
+from torch_linformer.opening.load import AnyConfig, AnyModel, load_tokenizer
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent
 from torch_linformer.tasks.answering import Answering
@@ -25,8 +26,10 @@ from torch_linformer.tasks.retrieval import POOLINGS, queries_of
 from torch_linformer.tasks.tagging import tagging_of
 from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.training.first_model import FirstModel
+from torch_linformer.training.initial_model import has_new_head
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
+from torch_linformer.training.step_costs import ModelStep, step_of
 from torch_linformer.training.train_settings import NO_WINDOWS, OF_TEXT, OF_WORDS, TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -99,11 +102,47 @@ class Prepared:
     """What a run trains on and is scored on."""
 
     splits: Splits
-    tokenizer: PreTrainedTokenizerFast
     task: Task
     train: Examples
     validation: Examples
     test: Examples
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a training begins with.
+
+    Attributes:
+        settings: completed by the first model, if there is one.
+        first: the model of ``--from``.
+        data: what is learned from and scored on, with the task.
+        model: before its first step.
+        output: folder for checkpoints.
+        checkpoint: that the run goes on from.
+        device: where it computes, and
+        precision: in what.
+    """
+
+    settings: TrainSettings
+    first: FirstModel | None
+    data: Prepared
+    model: AnyModel
+    output: Path
+    checkpoint: Path | None
+    device: str
+    precision: str
+
+    @property
+    def has_new_head(self) -> bool:
+        """Whether another model has become a classifier whose head knows nothing yet."""
+        return self.first is not None and has_new_head(
+            self.first.config, self.data.task, cast(AnyConfig, self.model.config)
+        )
+
+    def step(self, rows: int) -> ModelStep:
+        """A step of so many of the longest rows, to be measured."""
+        length, training = self.settings.length, not self.settings.frozen
+        return step_of(self.model, rows, length, self.device, self.precision, training=training)
 
 
 def prepare(
@@ -144,7 +183,7 @@ def prepare(
     describe_data(splits, train, settings, screen)
     if isinstance(task, Answering):
         screen.say(f"answers have {task.max_answer_length:,} tokens at most, as the longest training answer")
-    return Prepared(splits, tokenizer, task, train, validation, test)
+    return Prepared(splits, task, train, validation, test)
 
 
 def _texts(documents: Dataset, seed: int) -> Iterator[str]:
@@ -170,8 +209,7 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
         numbers = [format_count(count(part)) for part in (splits.train, splits.validation, splits.test)]
         screen.say("{} {name} to train on, {} for validation, {} held out".format(*numbers, name=name))
     if splits.names:
-        labels = ", ".join(splits.names[:20]) + (", …" if len(splits.names) > 20 else "")
-        screen.say(f"{len(splits.names)} labels: {labels}")
+        screen.say(f"{len(splits.names)} labels: {some_of(splits.names)}")
     low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
     lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
     fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
@@ -201,10 +239,9 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
         )
 
 
-def describe_model(
-    model: AnyModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
-) -> None:
+def describe_model(start: Start, screen: TrainingScreen) -> None:
     """What the training begins with, and what it computes on."""
+    settings, model = start.settings, start.model
     if settings.from_model:
         name = f"from {settings.from_model}"
         keeps_all = settings.task in ("embed", "seq2seq") or isinstance(model, LinearEncoder)
@@ -216,4 +253,4 @@ def describe_model(
         embeddings = "latent semantics of the documents" if settings.task in OF_WORDS else "random"
         first = f"first word embeddings {embeddings}"
     size = f"{format_count(model.num_parameters())} parameters"
-    screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")
+    screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {start.device}, {start.precision}")

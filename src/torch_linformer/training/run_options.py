@@ -1,33 +1,19 @@
 """Options of a run, from the command line, a TOML file or Python alike, and which have an effect for what."""
 
-import dataclasses
 import json
 import math
 import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError, flag
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes
-
-PUSH_HELP = "upload the finished folder to NAME or OWNER/NAME on the hub; a new repository is private"
-
-
-class RunOptions:
-    """Options of a command, each a field of a dataclass."""
-
-    @classmethod
-    def of(cls, **options: Any) -> Self:
-        """The options as a user gives them: what a name or a file stands for is looked up here, once."""
-        return cls(**options)
-
-
-Settings = TypeVar("Settings", bound=RunOptions)
 
 
 def option(
@@ -39,7 +25,7 @@ def option(
     of_new: bool = False,
     of_steps: bool = False,
     least: int | None = None,
-    above: int | None = None,
+    positive: bool = False,
 ) -> Any:
     """A field with its help text on the command line, and with what decides whether it can be given.
 
@@ -50,42 +36,72 @@ def option(
         tasks: that have it; all if none is named.
         of_new: whether only a new model has it.
         of_steps: whether only a training step by step has it.
-        least: the lowest number, or
-        above: what a number has to be larger than.
+        least: the lowest number.
+        positive: whether a number has to be above 0.
     """
     rules = {"help": help, "choices": choices, "tasks": tasks, "of_new": of_new, "of_steps": of_steps}
-    rules |= {"least": least, "above": above}
-    return field(default=default, metadata=rules)
+    return field(default=default, metadata={**rules, "least": least, "positive": positive})
 
 
-def check_options(settings: Any) -> None:
-    """Raise ``InputError`` for a choice there is not, or a number that is too low."""
-    for item in dataclasses.fields(settings):
-        value, rules = getattr(settings, item.name), item.metadata
-        if rules["choices"] and value is not None and value not in rules["choices"]:
-            raise InputError(f"{flag(item.name)} must be one of {', '.join(rules['choices'])}, got {value!r}")
-        least, above = rules["least"], rules["above"]
-        if above is not None and value is not None and not above < value < math.inf:
-            raise InputError(f"{flag(item.name)} must be a number above {above}, got {value}")
-        if least is not None and value is not None and value < least:
-            raise InputError(f"{flag(item.name)} must be at least {least}, got {value}")
-    for name in ("max_length", "max_target_length"):
-        needed, memory = 8 * (getattr(settings, name, None) or 0), memory_bytes()
-        if needed > memory:
-            raise InputError(
-                f"{flag(name)} {getattr(settings, name)}: numbering the tokens of one text takes "
-                f"{format_bytes(needed)}, and this machine has {format_bytes(memory)}; take fewer tokens"
-            )
-    if not 0 <= settings.seed < 2**32:
-        raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options that ``linformer train`` and ``adapt`` share."""
+
+    data: str | None = option(None, "documents to read")
+    encoding: str | None = option(None, HELP["encoding"])
+    delimiter: str | None = option(None, HELP["delimiter"])
+    quoting: str = option("auto", HELP["quoting"], QUOTING)
+    header: bool | None = option(None, HELP["header"])
+    text_folder: str | None = option(None, HELP["text_folder"])
+    seed: int = option(0, "seed of the split and of the order")
+    fsdp: bool = option(False, "under torchrun: shard the weights over the processes (FSDP2)", of_steps=True)
+    compile: bool = option(
+        False, "use torch.compile: the first batches are slow, and it was slower on every CPU measured"
+    )
+    precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
+    device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
+    push_to_hub: str | None = option(
+        None, "upload the finished folder to NAME or OWNER/NAME on the hub; private where it is new"
+    )
+
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """The options as a user gives them: what a name or a file stands for is looked up here, once."""
+        return cls(**options)
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, rules = getattr(self, item.name), item.metadata
+            if value is None:
+                continue
+            if rules["choices"] and value not in rules["choices"]:
+                raise InputError(f"{flag(item.name)} must be one of {', '.join(rules['choices'])}, got {value!r}")
+            if rules["positive"] and not 0 < value < math.inf:
+                raise InputError(f"{flag(item.name)} must be a number above 0, got {value}")
+            if rules["least"] is not None and value < rules["least"]:
+                raise InputError(f"{flag(item.name)} must be at least {rules['least']}, got {value}")
+        for name in ("max_length", "max_target_length"):
+            needed, memory = 8 * (getattr(self, name, None) or 0), memory_bytes()
+            if needed > memory:
+                raise InputError(
+                    f"{flag(name)} {getattr(self, name)}: numbering the tokens of one text takes "
+                    f"{format_bytes(needed)}, and this machine has {format_bytes(memory)}; take fewer tokens"
+                )
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"--seed must be at least 0 and below 2^32, got {self.seed}")
+        if self.fsdp and self.precision == "fp16":
+            raise InputError("--fsdp does not go with --precision fp16, whose scale differs by process: take bf16")
+        if self.fsdp and self.compile:
+            raise InputError("--compile is for a single process: leave out --fsdp")
+        _ = self.reading  # refuses an encoding or a delimiter that there is not
+
+    @property
+    def reading(self) -> DataOptions:
+        """What the user says of how the documents are read."""
+        return DataOptions.of(self)
 
 
-def check_fsdp(settings: Any) -> None:
-    """Raise ``InputError`` for what does not go with weights in pieces."""
-    if settings.fsdp and settings.precision == "fp16":
-        raise InputError("--fsdp does not go with --precision fp16, whose scale differs by process: take bf16")
-    if settings.fsdp and settings.compile:
-        raise InputError("--compile is for a single process: leave out --fsdp")
+Settings = TypeVar("Settings", bound=RunOptions)
 
 
 def settings_of(kind: type[Settings], options: Mapping[str, Any], function: str) -> Settings:
@@ -95,16 +111,9 @@ def settings_of(kind: type[Settings], options: Mapping[str, Any], function: str)
         TypeError: an option that ``function`` does not have.
         InputError: a value of another type, or out of its range.
     """
-    kinds = {item.name: str(item.type) for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    kinds = {item.name: str(item.type) for item in fields(kind)}
     check_names(options, kinds, function)
-    values = {}
-    for name, value in options.items():
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if name == "k" and isinstance(value, list | tuple):
-            value = ",".join(map(str, value))
-        values[name] = None if value is None and "None" in kinds[name] else _convert(value, kinds[name], name)
-    return kind.of(**values)
+    return kind.of(**{name: _convert(name, value, kinds[name], name) for name, value in options.items()})
 
 
 def parse_fields(pairs: Sequence[str], option: str) -> dict[str, Any]:
@@ -131,9 +140,13 @@ def check_names(options: Iterable[str], known: Iterable[str], function: str) -> 
     known = list(known)
     for name in options:
         if name not in known:
-            similar = get_close_matches(name, known, n=1)
-            suggestion = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(known)}"
-            raise TypeError(f"{function}() has no option {name!r}; {suggestion}")
+            raise TypeError(f"{function}() has no option {name!r}; {suggestion(name, known)}")
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """Which of the names that there are was probably meant, or all of them."""
+    similar = get_close_matches(name, known, n=1)
+    return f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(known)}"
 
 
 def read_config(path: str, settings: type) -> dict[str, Any]:
@@ -148,7 +161,7 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
         raise InputError(f"--config {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not valid TOML: {error}") from None
-    known = {item.name: str(item.type) for item in dataclasses.fields(settings)}
+    known = {item.name: str(item.type) for item in fields(settings)}
     kinds = {**known, "resume": "bool"}
     spelled = [flag(name).removeprefix("--") for name in (*known, "resume")]
     options: dict[str, Any] = {}
@@ -156,19 +169,20 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
         name = "from_model" if key == "from" else key.replace("-", "_")
         if name in options:
             raise InputError(f"--config {path}: {flag(name).removeprefix('--')} stands there twice; remove one of them")
-        if name == "k" and isinstance(value, list):
-            value = ",".join(map(str, value))
-        if name in kinds:
-            options[name] = _convert(value, kinds[name], f"--config {path}: {key}")
-        else:
-            similar = get_close_matches(key.replace("_", "-"), spelled, n=1)
-            suggestion = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(spelled)}"
-            raise InputError(f"--config {path}: unknown option {key!r}; {suggestion}")
+        if name not in kinds:
+            raise InputError(f"--config {path}: unknown option {key!r}; {suggestion(key.replace('_', '-'), spelled)}")
+        options[name] = _convert(name, value, kinds[name], f"--config {path}: {key}")
     return options
 
 
-def _convert(value: Any, type_name: str, where: str) -> Any:
-    """A TOML value as the type that a field has: numbers may stand for text and whole numbers for fractions."""
+def _convert(name: str, value: Any, type_name: str, where: str) -> Any:
+    """A value as the type that a field has: numbers may stand for text and whole numbers for fractions."""
+    if value is None and "None" in type_name:
+        return None
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if name == "k" and isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
     if "bool" in type_name:
         if not isinstance(value, bool):
             raise InputError(f"{where} must be true or false, got {value!r}")

@@ -2,13 +2,10 @@
 
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
-from transformers import PreTrainedTokenizerFast
+from typing import Any
 
 import torch_linformer
 from torch_linformer.data.reading.sources import STDLIB
@@ -19,7 +16,7 @@ from torch_linformer.measuring.machine import machine_and_versions
 from torch_linformer.models import LinformerConfig
 from torch_linformer.opening.folder import Spent, write_columns
 from torch_linformer.opening.hub import card_of_source
-from torch_linformer.opening.load import AnyModel, reader_config, write_model
+from torch_linformer.opening.load import reader_config, write_model
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram, reliability_diagram
@@ -36,13 +33,13 @@ from torch_linformer.reporting.tables import format_count, format_duration, form
 from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.metrics import BINS, paired_difference
 from torch_linformer.tasks.retrieval import Retrieval
-from torch_linformer.tasks.task import Task
 from torch_linformer.training.document_parts import NETWORK, SUM, Weighed, worth_of_parts
-from torch_linformer.training.splits import Splits
+from torch_linformer.training.learned_search import LearnedSearch
+from torch_linformer.training.prepared import Start
 from torch_linformer.training.step_costs import Cost, StepCost, compare_costs, cost_cells
-from torch_linformer.training.train_settings import OF_TEXT, TrainSettings
+from torch_linformer.training.train_settings import OF_TEXT
 from torch_linformer.training.training_screen import TrainingScreen
-from torch_linformer.training.verdict import Weighing, verdict
+from torch_linformer.training.verdict import verdict
 
 MANY_CUT = 0.05  # a share of the documents
 
@@ -51,28 +48,20 @@ MANY_CUT = 0.05  # a share of the documents
 class Outcome:
     """A finished run, before anything of it is written."""
 
-    settings: TrainSettings
+    start: Start
     command: str
-    splits: Splits
-    model: AnyModel
-    tokenizer: PreTrainedTokenizerFast
-    task: Task
     scores: dict[str, Any]
     weighed: Weighed | None
-    lexical: Weighing | None
+    search: LearnedSearch | None
     baselines: dict[str, dict[str, Any]]
-    hits: list[tuple[str, list[str]]] = field(default_factory=list)
     costs: tuple[Cost, Cost] | None
     history: list[dict[str, Any]]
-    num_tokens: np.ndarray
     spent: Spent
-    device: str
-    precision: str
 
     @property
     def config(self) -> LinformerConfig:
         """The configuration of what reads documents, by the names of this package."""
-        reader = reader_config(self.model.config)
+        reader = reader_config(self.start.model.config)
         return LinformerConfig(backbone_config=reader) if isinstance(reader, LinearConfig) else reader
 
     @property
@@ -84,10 +73,10 @@ class Outcome:
         model = "full attention" if self.config.attention == "full" else "Linformer"
         if self.weighed is not None and self.weighed.shipped != NETWORK:
             return self.weighed.shipped
-        if self.settings.task == "embed" and self.settings.frozen:
-            number = self.settings.vectors
+        if (settings := self.start.settings).task == "embed" and settings.frozen:
+            number = settings.vectors
             model = f"{number} vector{'s' * (number > 1)} of a document"
-        return model if self.lexical is None else self.lexical.name(model)
+        return model if self.search is None else self.search.name(model)
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
@@ -95,21 +84,14 @@ class Outcome:
         if self.weighed is not None and len(self.weighed.parts) > 1:
             names = {part.name: f"{part.name} alone" for part in self.weighed.parts} | {SUM: f"{SUM} together"}
             return {names[name]: row for name, row in self.weighed.scores.items() if name != self.weighed.shipped}
-        names = {"lexical": "{} alone", "rest": "without the {}"}
-        return {names[part].format(cast(Weighing, self.lexical).part): row for part, row in self._of_search.items()}
-
-    @property
-    def _of_search(self) -> dict[str, dict[str, Any]]:
-        """The scores of words alone, and of vectors without them."""
-        if self.lexical is None:
+        if self.search is None or not self.search.has_words:
             return {}
-        test, parts = self.lexical.test, ["lexical", *["rest"] * self.lexical.kept]
-        return {part: test[part] for part in parts if part in test}
+        return {"words alone": self.search.test["lexical"], "without the words": self.search.test["rest"]}
 
     @cached_property
     def verdict(self) -> str:
         """What each part is worth, and whether the model is better than the strongest simple method."""
-        task, simple = self.task, {BASELINES[name]: row for name, row in self.baselines.items()}
+        task, simple = self.start.data.task, {BASELINES[name]: row for name, row in self.baselines.items()}
         if self.weighed is None:
             simple |= {name: row for name, row in self.parts.items() if name.endswith("alone")}
         elif len(self.weighed.parts) > 1:
@@ -122,13 +104,13 @@ class Outcome:
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``; a number that could not be measured is null."""
         ours, full = (asdict(cost) if isinstance(cost, StepCost) else {} for cost in self.costs or (None, None))
-        parts = ("train", "validation", "test")
+        start, parts = self.start, ("train", "validation", "test")
         return {
             **{name: score for name, score in self.scores.items() if name != "tallies"},
             **{
                 f"{other}_{name}": score
                 for other, scores in (*self._named_parts, *self.baselines.items())
-                for name, score in self.task.heading(scores).items()
+                for name, score in start.data.task.heading(scores).items()
             },
             "method": self.method,
             "verdict": self.verdict,
@@ -138,18 +120,18 @@ class Outcome:
             "peak_memory_mb": ours.get("peak_memory_mb"),
             "full_attention_tokens_per_second": full.get("tokens_per_second"),
             "full_attention_peak_memory_mb": full.get("peak_memory_mb"),
-            "parameters": self.model.num_parameters(),
-            "documents": {part: len(getattr(self.splits, part)) for part in parts},
-            "device": self.device,
-            "precision": self.precision,
+            "parameters": start.model.num_parameters(),
+            "documents": {part: len(getattr(start.data.splits, part)) for part in parts},
+            "device": start.device,
+            "precision": start.precision,
         }
 
     @property
     def _named_parts(self) -> list[tuple[str, dict[str, Any]]]:
         """The parts by their names in ``metrics.json``: words, reader, network, both; of a search lexical and rest."""
-        if self.weighed is None:
-            return list(self._of_search.items())
-        if len(self.weighed.parts) == 1:
+        if self.search is not None and self.search.has_words:
+            return [(name, self.search.test[name]) for name in ("lexical", "rest")]
+        if self.weighed is None or len(self.weighed.parts) == 1:
             return []
         named = [(part.name.split()[-1], self.weighed.scores[part.name]) for part in self.weighed.parts]
         return [*named, *[(SUM, self.weighed.scores[SUM])] * (self.weighed.shipped != SUM)]
@@ -158,28 +140,30 @@ class Outcome:
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
         kind = "Full-attention twin" if self.method == "full attention" else self.method
+        start, splits = self.start, self.start.data.splits
         return Report(
-            title=f"{kind[0].upper()}{kind[1:]} on {name_in_title(self.settings.data)}",
-            verdict="\n".join(filter(None, [self.verdict, *self.splits.warnings])),
-            lead=f"{format_count(self.model.num_parameters())} parameters, trained in "
-            f"{format_duration(self.spent.all_seconds)} on {format_count(len(self.splits.train))} documents. "
-            f"The scores are those of {format_count(len(self.splits.test))} documents the model never saw.",
+            title=f"{kind[0].upper()}{kind[1:]} on {name_in_title(start.settings.data)}",
+            verdict="\n".join(filter(None, [self.verdict, *splits.warnings])),
+            lead=f"{format_count(start.model.num_parameters())} parameters, trained in "
+            f"{format_duration(self.spent.all_seconds)} on {format_count(len(splits.train))} documents. "
+            f"The scores are those of {format_count(len(splits.test))} documents the model never saw.",
             headlines=_headlines(self),
-            sections=[_scores(self), *_costs(self), *_data(self), *_labels(self.scores, self.splits.names)],
+            sections=[_scores(self), *_costs(self), *_data(self), *_labels(self.scores, splits.names)],
             settings=_settings(self),
-            machine=machine_and_versions(self.device),
+            machine=machine_and_versions(start.device),
             command=self.command,
         )
 
 
 def write_outcome(outcome: Outcome, output: Path) -> None:
     """Fill the folder of the run; every file appears whole, and ``metrics.json`` last: it says the run is done."""
-    write_model(outcome.model, outcome.tokenizer, output)
-    if isinstance(outcome.task, Retrieval):
-        write_sentence_modules(outcome.model.config, output, outcome.task.vectors)
+    start, task = outcome.start, outcome.start.data.task
+    write_model(start.model, task.tokenizer, output)
+    if isinstance(task, Retrieval):
+        write_sentence_modules(start.model.config, output, task.vectors)
     write_text(output / "README.md", _model_card(outcome))
     write_text(output / "report.html", render_html(outcome.report))
-    write_columns(outcome.splits.columns, output)
+    write_columns(start.data.splits.columns, output)
     write_json(output / "metrics.json", outcome.metrics)
 
 
@@ -190,10 +174,11 @@ def show_outcome(outcome: Outcome, output: Path, screen: TrainingScreen) -> None
         f"trained in {format_duration(outcome.spent.all_seconds)} at "
         f"{format_count(outcome.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
     )
-    for query, hits in outcome.hits:
+    examples = outcome.search.hits if outcome.search else []
+    for query, hits in examples:
         screen.say("\n".join([f"\n{query}", *(f"  {hit}" for hit in hits)]))
-    if outcome.hits:
-        searched = outcome.settings.documents or outcome.settings.data
+    if examples:
+        searched = outcome.start.settings.documents or outcome.start.settings.data
         searched = sysconfig.get_paths()["stdlib"] if searched == STDLIB else searched
         screen.say(f'\nto ask your own:  linformer search {output} --documents {searched} "a question"')
 
@@ -201,7 +186,7 @@ def show_outcome(outcome: Outcome, output: Path, screen: TrainingScreen) -> None
 def _headlines(outcome: Outcome) -> list[Headline]:
     """The scores with those of the baselines, and the speed."""
     headlines = []
-    for key in outcome.task.headline:
+    for key in outcome.start.data.task.headline:
         others = {BASELINES[name]: scores[key] for name, scores in outcome.baselines.items() if key in scores}
         note = "\n".join(f"{name} {format_score(score)}" for name, score in others.items())
         headlines.append(Headline(score_title(key), format_score(outcome.scores[key]), note))
@@ -214,7 +199,7 @@ def _headlines(outcome: Outcome) -> list[Headline]:
 
 def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
-    task, scores = outcome.task, {outcome.method: outcome.scores}
+    task, scores = outcome.start.data.task, {outcome.method: outcome.scores}
     scores |= outcome.parts
     scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
     keys, best = task.headline, task.best_metric
@@ -233,15 +218,16 @@ def _scores(outcome: Outcome) -> Section:
 
 def _advice(outcome: Outcome) -> str:
     """What to try where a model is not clearly better than what it must beat."""
-    settings, best = outcome.settings, f"eval_{outcome.task.best_metric}"
+    settings, data = outcome.start.settings, outcome.start.data
+    best = f"eval_{data.task.best_metric}"
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
     if settings.frozen:
         ideas.append("training the encoder: --no-freeze")
     curve = [entry[best] for entry in outcome.history if best in entry]
-    pick = max if outcome.task.larger_is_better else min
+    pick = max if data.task.larger_is_better else min
     if len(curve) > 1 and curve[-1] != pick(curve[:-1]) and curve[-1] == pick(curve):
         ideas.append("more --epochs, as the last evaluation was the best")
-    cut = float((outcome.num_tokens > settings.length).mean())
+    cut = float((data.train.num_tokens > settings.length).mean())
     if settings.overflow == "cut" and settings.task not in OF_TEXT and cut > MANY_CUT:
         ideas.append(f"a longer --max-length, as {format_percent(cut)} of the documents are cut")
     return f" To try next: {'; '.join([*ideas, 'or keep the simpler method'])}."
@@ -250,7 +236,7 @@ def _advice(outcome: Outcome) -> str:
 def _costs(outcome: Outcome) -> list[Section]:
     if outcome.costs is None:
         return []
-    settings, (ours, full) = outcome.settings, outcome.costs
+    settings, (ours, full) = outcome.start.settings, outcome.costs
     rows = [("this model", *cost_cells(ours)), ("the same with full attention", *cost_cells(full))]
     if isinstance(ours, StepCost) and isinstance(full, StepCost):
         rows.append(("this model is", *compare_costs(ours, full)))
@@ -263,8 +249,8 @@ def _costs(outcome: Outcome) -> list[Section]:
 
 
 def _data(outcome: Outcome) -> list[Section]:
-    splits, task = outcome.splits, outcome.task
-    lengths = length_histogram(outcome.num_tokens.tolist(), outcome.settings.length)
+    data, splits, task = outcome.start.data, outcome.start.data.splits, outcome.start.data.task
+    lengths = length_histogram(data.train.num_tokens.tolist(), outcome.start.settings.length)
     documents = {f"{part} documents": count for part, count in outcome.metrics["documents"].items()}
     cut = "Tokens of whole documents; the line is what the model reads at once."
     kept = "The weights that were best on the validation documents are the ones kept."
@@ -306,9 +292,9 @@ def _labels(scores: Mapping[str, Any], names: Sequence[str]) -> list[Section]:
 
 
 def _settings(outcome: Outcome) -> dict[str, object]:
-    chosen = {name: value for name, value in asdict(outcome.settings).items() if outcome.settings.applies(name)}
-    config = outcome.config
-    decided = {"K": str(config.k), "device": outcome.device, "precision": outcome.precision}
+    start, config = outcome.start, outcome.config
+    chosen = {name: value for name, value in asdict(start.settings).items() if start.settings.applies(name)}
+    decided = {"K": str(config.k), "device": start.device, "precision": start.precision}
     if config.problem_type == "multi_label_classification":
         decided["labels predicted above"] = f"{config.threshold:.3g}"
     if config.max_answer_length is not None:
@@ -317,24 +303,25 @@ def _settings(outcome: Outcome) -> dict[str, object]:
 
 
 def _model_card(outcome: Outcome) -> str:
-    scores, head, opener = _scores(outcome), head_of(outcome.model), f"torch_linformer.{type(outcome.model).__name__}"
-    if isinstance(outcome.model, LinearEncoder):
+    start, data, scores = outcome.start, outcome.start.data, _scores(outcome)
+    opener, head = f"torch_linformer.{type(start.model).__name__}", head_of(start.model)
+    if isinstance(start.model, LinearEncoder):
         opener = f"transformers.{'AutoModel' if head == 'none' else AUTO_OF_HEAD[head].__name__}"
     return render_template(
         "training/model_card.md",
         version=torch_linformer.__version__,
-        title=name_in_title(outcome.settings.data),
-        **card_of_source(outcome.settings.from_model),
-        data=outcome.settings.data,
-        training_documents=format_count(len(outcome.splits.train)),
-        task=outcome.task,
+        title=name_in_title(start.settings.data),
+        **card_of_source(start.settings.from_model),
+        data=start.settings.data,
+        training_documents=format_count(len(data.splits.train)),
+        task=data.task,
         attention=outcome.config.attention,
-        parameters=format_count(outcome.model.num_parameters()),
-        length=format_count(outcome.settings.length),
+        parameters=format_count(start.model.num_parameters()),
+        length=format_count(start.settings.length),
         command=outcome.command or "torch_linformer",
-        documents=format_count(len(outcome.splits.test)),
+        documents=format_count(len(data.splits.test)),
         scores=markdown_table(scores.columns, scores.rows),
         verdict=outcome.verdict,
-        warnings=outcome.splits.warnings,
+        warnings=data.splits.warnings,
         opener=opener,
     )

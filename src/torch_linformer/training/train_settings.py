@@ -1,24 +1,16 @@
 """The options of a training run: its documents, its model and its training."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Self
 
-from torch_linformer.data.overflow import OVERFLOW
-from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
+from torch_linformer.data.reading.data_options import HELP, OVERFLOW
 from torch_linformer.errors import InputError, flag
 from torch_linformer.opening.named_encoders import encoder_folder, is_installed
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.training.run_options import (
-    PUSH_HELP,
-    RunOptions,
-    check_fsdp,
-    check_options,
-    option,
-)
+from torch_linformer.training.run_options import RunOptions, option
 from torch_linformer.training.sizes import SIZES, numbers_of_slots, suggested_k
 
 TASKS = tuple(HEADLINES)
@@ -70,11 +62,6 @@ class TrainSettings(RunOptions):
     source_column: str | None = option(None, "seq2seq: column with the source text", tasks=("seq2seq",))
     target_column: str | None = option(None, "seq2seq: column with the target text", tasks=("seq2seq",))
     group_column: str | None = option(None, HELP["group_column"])
-    encoding: str | None = option(None, HELP["encoding"])
-    delimiter: str | None = option(None, HELP["delimiter"])
-    quoting: str = option("auto", HELP["quoting"], QUOTING)
-    header: bool | None = option(None, HELP["header"])
-    text_folder: str | None = option(None, HELP["text_folder"])
     max_errors: int = option(0, "skip up to N unreadable rows", least=0)
     documents: str | None = option(
         None, "embed: table of the documents by id; --data then holds queries and document ids", tasks=("embed",)
@@ -174,16 +161,16 @@ class TrainSettings(RunOptions):
     )
 
     epochs: float | None = option(
-        None, "passes over the training documents  [5; --data stdlib: 1,150 steps]", above=0, of_steps=True
+        None, "passes over the training documents  [5; --data stdlib: 1,150 steps]", positive=True, of_steps=True
     )
-    max_steps: int | None = option(None, "stop after N steps, instead of --epochs", above=0, of_steps=True)
-    minutes: float | None = option(None, "stop training after N minutes", above=0)
+    max_steps: int | None = option(None, "stop after N steps, instead of --epochs", positive=True, of_steps=True)
+    minutes: float | None = option(None, "stop training after N minutes", positive=True)
     patience: int = option(
         5, "early stopping after N evaluations (of 10) without improvement; 0: never", least=0, of_steps=True
     )
-    batch_size: int = option(8, "documents per step", above=0)
+    batch_size: int = option(8, "documents per step", positive=True)
     learning_rate: float | None = option(
-        None, "peak learning rate  [depends on --size; a fifth of it with --from]", above=0, of_steps=True
+        None, "peak learning rate  [depends on --size; a fifth of it with --from]", positive=True, of_steps=True
     )
     context_parallel: int = option(
         1,
@@ -192,7 +179,6 @@ class TrainSettings(RunOptions):
         least=1,
         of_steps=True,
     )
-    fsdp: bool = option(False, "under torchrun: shard the weights over the processes (FSDP2)", of_steps=True)
     compile: bool = option(
         False,
         "use torch.compile: the first batches are slow, and it was slower on every CPU measured",
@@ -200,15 +186,12 @@ class TrainSettings(RunOptions):
         tasks=tuple(task for task in TASKS if task not in ("embed", "seq2seq")),
         of_steps=True,
     )
-    precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
     baseline: bool = option(True, "also score the baselines, such as TF-IDF")
     probe: bool = option(True, "also compare the speed of a training step with full attention")
     report_to: str | None = option(
         None, "also log losses, learning rate and scores by step to a tracker", TRACKERS, of_steps=True
     )
-    device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME-OF-THE-DATA]")
-    push_to_hub: str | None = option(None, PUSH_HELP)
 
     @classmethod
     def of(cls, **options: Any) -> Self:
@@ -216,18 +199,16 @@ class TrainSettings(RunOptions):
 
         K becomes the numbers and not the file: a run resumes as what it is, even if the file has changed by then.
         """
-        given = cls.__new__(cls)
-        vars(given).update({item.name: options.get(item.name, item.default) for item in fields(cls)})
+        given = {item.name: options.get(item.name, item.default) for item in fields(cls)}
         shapes = [item for item in fields(cls) if item.metadata["of_new"] or item.name in ("k", "window")]
-        source = given.from_model
-        is_usual = all(getattr(given, item.name) == item.default for item in shapes)
-        if source is None and given.task in BEGIN_PRETRAINED and is_usual and is_installed(PRETRAINED):
+        source, of_embed = given["from_model"], given["task"] == "embed"
+        is_usual = all(given[item.name] == item.default for item in shapes)
+        if source is None and given["task"] in BEGIN_PRETRAINED and is_usual and is_installed(PRETRAINED):
             source = PRETRAINED
         options["from_model"] = None if source in (None, NEW) else encoder_folder(source)
-        frozen = options["from_model"] and options.get("freeze") is not False
-        if given.task == "embed" and frozen and options.get("read_window") is None:
+        if of_embed and options["from_model"] and given["freeze"] is not False and given["read_window"] is None:
             options["read_window"] = READ_WINDOW
-        k = given.k
+        k = given["k"]
         if isinstance(k, str) and k.startswith("@") and not options["from_model"]:
             others = cls(**{**options, "k": None})
             if not others.has_full_attention:
@@ -235,7 +216,7 @@ class TrainSettings(RunOptions):
         return cls(**options)
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.read_window and self.read_window < 16:
             raise InputError(f"--read-window must be at least 16, got {self.read_window}")
         if self.report_to is not None and find_spec(self.report_to) is None:
@@ -245,8 +226,16 @@ class TrainSettings(RunOptions):
         if self.vectors > MOST_VECTORS:
             raise InputError(f"--vectors must be at most {MOST_VECTORS}, got {self.vectors}")
         for item in fields(self):
-            if getattr(self, item.name) not in (item.default, *["none"] * (item.name == "lexical")):
-                self._check_effect(item)
+            is_default = getattr(self, item.name) in (item.default, *["none"] * (item.name == "lexical"))
+            if not is_default and (reason := self._without_effect(item.name)):
+                raise InputError(reason)
+        if self.lexical == "always" and self.task in OF_WORDS:
+            raise InputError("--lexical always is for --task embed: words of labels are weighed, and stay")
+        if self.overflow == "windows" and self.with_lexical_part:
+            raise InputError(
+                "--overflow windows reads parts of documents one by one, and words are read of whole ones: give "
+                "--lexical none too"
+            )
         if self.from_model and self.k is not None and not self.k.isdecimal():
             raise InputError(f"--k must be one number for an encoder of --from, got {self.k!r}")
         for name in ("freeze", "freeze_layers"):
@@ -254,59 +243,43 @@ class TrainSettings(RunOptions):
                 raise InputError(f"{flag(name)} keeps the weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
-        check_fsdp(self)
         if self.compile and self.context_parallel > 1:
             raise InputError("--compile is for a single process: leave out --context-parallel")
         if self.compile and self.task in OF_TEXT and self.packing:
             raise InputError("--compile reads one document a row: give --no-packing too")
         # Each raises InputError for options that it cannot be made of.
-        _ = self.names, self.slots, self.reading
+        _ = self.names, self.slots
 
-    def _check_effect(self, item: dataclasses.Field[Any]) -> None:
-        """Raise ``InputError`` for an option that was given and would have no effect."""
-        name, rules, value = item.name, item.metadata, getattr(self, item.name)
+    def applies(self, name: str) -> bool:
+        """Whether an option has an effect for this task, and for a model that begins as this one does."""
+        return not self._without_effect(name)
+
+    def _without_effect(self, name: str) -> str:
+        """Why an option has no effect, as an error says it; empty where it has one."""
+        rules, source = type(self).__dataclass_fields__[name].metadata, self.from_model
         of_labels, of_embed = self.task in OF_WORDS, self.task == "embed"
         if self.task not in (rules["tasks"] or TASKS):
-            raise InputError(f"{flag(name)} goes with --task {', '.join(rules['tasks'])}, not {self.task}")
-        if self.from_model and rules["of_new"]:
-            raise InputError(
-                f"{flag(name)} is for a new model; --from {self.from_model} has its own; --from none begins a new one"
-            )
+            return f"{flag(name)} goes with --task {', '.join(rules['tasks'])}, not {self.task}"
+        if source and rules["of_new"]:
+            return f"{flag(name)} is for a new model; --from {source} has its own; --from none begins a new one"
         if self.frozen and (rules["of_steps"] or (of_labels and name in ("minutes", "batch_size"))):
-            raise InputError(
+            return (
                 f"{flag(name)} has no effect, as no weight of the encoder is trained: leave it out, or give "
                 "--no-freeze, or --from none for a new model"
             )
         if self.has_full_attention and name in ("window", "context_parallel"):
-            raise InputError(f"{flag(name)} has no effect with --model attention=full: leave it out")
+            return f"{flag(name)} has no effect with --model attention=full: leave it out"
         if name == "overflow" and self.task in NO_WINDOWS:
-            raise InputError(f"--overflow windows is not for --task {self.task}, {NO_WINDOWS[self.task]}")
-        if name == "overflow" and self.with_lexical_part and of_labels:
-            raise InputError(
-                "--overflow windows reads parts of documents one by one, and words are read of whole ones: give "
-                "--lexical none too"
-            )
+            return f"--overflow windows is not for --task {self.task}, {NO_WINDOWS[self.task]}"
         if name == "overflow" and self.frozen:
-            raise InputError("--overflow windows has no effect here: an encoder reads all of a document: leave it out")
-        if name == "lexical" and value == "always" and of_labels:
-            raise InputError("--lexical always is for --task embed: words of labels are weighed, and stay")
-        if name == "read_window" and of_labels and self.from_model is None:
-            raise InputError(f"--read-window {value} is for an encoder of --from: leave it out")
-        if name == "read_window" and of_embed and value and self.vectors == 1 and not self.frozen:
-            raise InputError(f"--read-window {value} goes with --vectors or --freeze: leave it out")
-
-    def applies(self, name: str) -> bool:
-        """Whether an option has an effect for this task, and for a model that begins as this one does."""
-        rules = type(self).__dataclass_fields__[name].metadata
-        new = self.from_model is None or not rules["of_new"]
-        slots = not (self.has_full_attention and name in ("window", "context_parallel"))
-        steps = not (self.frozen and rules["of_steps"])
-        return new and slots and steps and self.task in (rules["tasks"] or TASKS)
-
-    @property
-    def reading(self) -> DataOptions:
-        """What the user says of how the documents are read."""
-        return DataOptions.of(self)
+            return "--overflow windows has no effect here: an encoder reads all of a document: leave it out"
+        if name == "stride" and self.overflow != "windows":
+            return f"--stride {self.stride} goes with --overflow windows: leave it out, or give that too"
+        if name == "read_window" and of_labels and source is None:
+            return f"--read-window {self.read_window} is for an encoder of --from: leave it out"
+        if name == "read_window" and of_embed and self.read_window and self.vectors == 1 and not self.frozen:
+            return f"--read-window {self.read_window} goes with --vectors or --freeze: leave it out"
+        return ""
 
     @property
     def names(self) -> list[str]:

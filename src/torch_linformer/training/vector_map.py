@@ -37,18 +37,19 @@ class Lessons(NamedTuple):
         return Lessons(self.queries[queries][:, documents], self.texts, self.of_texts[:, documents])
 
 
-def lessons_of(chunks: Sequence[Tensor], queries: Tensor, documents: int, seed: int) -> Lessons:
+def lessons_of(chunks: Sequence[Tensor], queries: Tensor, documents: np.ndarray, seed: int) -> Lessons:
     """Those of the best of the ``chunks`` of each document, for some queries and for chunks drawn at random.
 
     Args:
         chunks: vectors of length 1 of those of each document.
         queries: vectors of queries, ``(Q, C)``.
-        documents: the first that many of which count.
+        documents: the numbers of those that count.
         seed: of the draw.
     """
     together = torch.cat(list(chunks))
     drawn = together[torch.from_numpy(np.random.default_rng(seed).permutation(len(together))[:MOST_CHUNKS])]
-    return Lessons(best_chunks(queries, chunks[:documents]), drawn, best_chunks(drawn, chunks[:documents]))
+    counted = [chunks[number] for number in documents]
+    return Lessons(best_chunks(queries, counted), drawn, best_chunks(drawn, counted))
 
 
 def best_chunks(asking: Tensor, chunks: Sequence[Tensor]) -> Tensor:

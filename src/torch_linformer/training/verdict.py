@@ -1,44 +1,10 @@
-"""What the scores say: of words beside the vectors of a search, and of a model against what it must beat."""
+"""What the scores of a model say beside those of what it must beat."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch_linformer.reporting.tables import format_count, score_title
 from torch_linformer.tasks.metrics import is_more_than_chance, paired_difference
-
-
-@dataclass(frozen=True)
-class Weighing:
-    """Words beside the vectors of a search.
-
-    Attributes:
-        part: what they are called.
-        factors: of the similarities by words and by vectors, 0 or more.
-        test: every score of the test documents, by ``lexical`` (words alone), ``rest`` (vectors alone) and ``both``.
-        kept: whether the search has words.
-    """
-
-    part: str
-    factors: tuple[float, float]
-    test: dict[str, dict[str, Any]]
-    kept: bool
-
-    @property
-    def alone(self) -> bool:
-        """Whether words are all that has weight."""
-        return self.kept and not self.factors[1]
-
-    @property
-    def scores(self) -> dict[str, Any]:
-        """Those of the model on the test documents."""
-        return self.test["both" if self.kept else "rest"]
-
-    def name(self, model: str) -> str:
-        """What a model is called that has gone through this, and was called ``model`` before."""
-        if self.alone:
-            return f"{self.part} only"
-        return f"{model} with its {self.part}" if self.kept else model
 
 
 def verdict(

@@ -214,7 +214,7 @@ def test_files_are_asked_for_by_the_docstrings_that_are_theirs_alone(library):
 def test_it_is_what_a_search_reads_of_stdlib(library, monkeypatch):
     monkeypatch.setattr(collection, "stdlib_search", lambda: docstring_search(library, "a library"))
     found = Retrieval.load("stdlib", None, NO_OPTIONS)
-    assert found.dataset.column_names == ["text", "queries", "name", "group"] and found.name == "stdlib"
+    assert found.dataset.column_names == ["text", "queries", "name", "group"]
     assert found.dataset["name"][:] == ["alone.py", "other/three.py", "package/deep/two.py", "package/one.py"]
 
 

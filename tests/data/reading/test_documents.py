@@ -32,7 +32,6 @@ def test_a_table(tmp_path):
     path = write(tmp_path / "my.reviews.csv", TABLE)
     documents = load_documents(path)
     assert documents.dataset[:] == {"text": ["first", "second"], "label": ["5", "1"]}
-    assert documents.name == "my.reviews"
     assert documents.notes == [
         "texts from column 'review' (by its name), labels from column 'stars' (the only candidate)",
         "skipped 1 document without text",
@@ -90,7 +89,7 @@ def test_a_folder(tmp_path):
     write(tmp_path / "a.b" / "pos" / "1.txt", "good")
     documents = load_documents(str(tmp_path / "a.b"))
     assert documents.dataset[:] == {"text": ["bäd", "good"], "label": ["neg", "pos"]}
-    assert documents.name == "a.b" and documents.columns == {} and documents.parts == ()
+    assert documents.columns == {} and documents.parts == ()
     notes = [f"files of {tmp_path / 'a.b'}, labeled with the names of their folders", "skipped 1 document without text"]
     assert documents.notes == notes == load_documents(str(tmp_path / "a.b")).notes  # the latter from the cache
 
@@ -117,7 +116,7 @@ def test_parquet(tmp_path):
 def test_the_standard_library():
     documents = load_documents("stdlib")
     corpus, description = stdlib_documents()
-    assert documents.notes == [description] and documents.name == "stdlib"
+    assert documents.notes == [description]
     assert documents.dataset["label"][:] == [document.values["label"] for document in corpus]
     assert documents.dataset["text"][7] == corpus[7].values["text"]
     assert load_documents("stdlib", TEXT).dataset.column_names == ["text"]

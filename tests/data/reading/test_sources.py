@@ -17,7 +17,7 @@ from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.formats import FolderFile, folder_files
 from torch_linformer.data.reading.records import TAGGED, TEXT
 from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.sources import find_source, parts_of, read_rows, stream_rows
+from torch_linformer.data.reading.sources import find_source, parts_of, read_rows, source_name, stream_rows
 from torch_linformer.data.reading.streamed import documents_of
 from torch_linformer.errors import InputError
 
@@ -337,13 +337,21 @@ def downloaded(datasets_cache, name, rows):
 CLASSES = ClassLabel(names=["neg", "pos"])
 
 
+def test_a_run_is_called_by_the_name_of_its_data(tmp_path):
+    (tmp_path / "a.b").mkdir()
+    (tmp_path / "my.reviews.csv.gz").touch()
+    for name, short in {"a.b": "a.b", "my.reviews.csv.gz": "my.reviews", "a.b/../a.b/": "a.b"}.items():
+        assert source_name(f"{tmp_path}/{name}") == short
+    assert [source_name(name) for name in ("stdlib", "owner/movies:english")] == ["stdlib", "movies"]
+
+
 def test_a_data_set_of_the_hub(datasets_cache):
     features = Features({"content": Value("string"), "label": CLASSES})
     rows = Dataset.from_dict({"content": ["bad", "", "good"], "label": [0, 0, 1]}, features=features)
     source = downloaded(datasets_cache, "movies", rows)
     documents = load_documents(source, part="test")
     assert documents.dataset[:] == {"text": ["bad", "good"], "label": ["neg", "pos"]}
-    assert documents.name == "movies" and documents.notes == [
+    assert documents.notes == [
         "texts from column 'content' (by its name), labels from column 'label' (by its name)",
         "skipped 1 document without text",
     ]

@@ -52,7 +52,7 @@ def load_collection(
         columns = {"text": [file.text for file in files], "queries": [file.queries for file in files]}
         columns |= {"name": [file.name for file in files], GROUP: [file.group for file in files]}
         features = Features({**FEATURES, "name": Value("string"), GROUP: Value("string")})
-        return Documents(Dataset.from_dict(columns, features=features), STDLIB, [description])
+        return Documents(Dataset.from_dict(columns, features=features), [description])
     if documents is None:
         named = [name for name in (options.query_column, options.document_column) if name is not None]
         cells = defaultdict[str, set[str]](set)
@@ -71,7 +71,7 @@ def load_collection(
                 )
         pairs = load_documents(queries, SEARCHED, **reading)
         relevant = ((row["text"], row["query"]) for row in pairs.dataset)
-        return Documents(_collection(relevant, pairs.dataset), pairs.name, pairs.notes, parts=pairs.parts)
+        return Documents(_collection(relevant, pairs.dataset), pairs.notes, parts=pairs.parts)
     asked = load_documents(
         queries, JUDGED, options=replace(options, text_column=None, group_column=None), max_errors=max_errors
     )
@@ -85,7 +85,7 @@ def load_collection(
             raise InputError(f"{queries}: the query {row['text']!r:.60} asks for {row['id']!r}, not in {documents}")
     relevant = ((texts[row["id"]], row["text"]) for row in asked.dataset)
     notes = [*asked.notes, *(f"documents: {note}" for note in searched.notes)]
-    return Documents(_collection(relevant, searched.dataset), asked.name, notes)
+    return Documents(_collection(relevant, searched.dataset), notes)
 
 
 def _collection(relevant: Iterable[tuple[str, str]], table: Dataset) -> Dataset:

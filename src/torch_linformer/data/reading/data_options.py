@@ -8,6 +8,7 @@ from torch_linformer.errors import InputError
 # The last is a character that no table holds: each line is one cell.
 DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "none": "\x1f"}
 QUOTING = ("auto", "quotes", "none")
+OVERFLOW = ("cut", "windows")  # of a document that is too long the end is left out, or windows of it are read
 # What the commands say of these options.
 HELP = {
     "id_column": "column with an id of each document, which the output keeps  [id, if there is one]",

@@ -34,7 +34,7 @@ from torch_linformer.data.reading.records import (
     find_columns,
     joined_sentences,
 )
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, Row, counted, located
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, Row, counted, located, some_of
 from torch_linformer.data.reading.sources import STDLIB, DocumentSource, find_source
 from torch_linformer.errors import InputError
 
@@ -43,7 +43,6 @@ _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
 _WHOLE = re.compile(r"-?\d+(\.0+)?")
 _LABELS = (Value("string"), ListOf(Value("string")))  # the features of labels that are no numbers
 _SHOWN = 3  # rows that cannot be read that an error message lists
-_LISTED = 20  # labels in a note
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class Documents:
 
     Attributes:
         dataset: memory-mapped, with the column "text" and those of the record, and "group" if its column is named.
-        name: a short name, for the folder of a run: "reviews" for data/reviews.csv.
         notes: sentences for the screen: what was taken from where, what was skipped or replaced.
         columns: those of a table that hold the texts, the labels and the questions.
         parts: the parts of a data set that the source has, beside the one that was read.
@@ -60,7 +58,6 @@ class Documents:
     """
 
     dataset: Dataset
-    name: str
     notes: list[str]
     columns: dict[str, str] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
@@ -143,7 +140,7 @@ def load_documents(
         names = tuple(label.split(",")) if "," in label and not any(label in row.values for row in good) else ()
         dataset = _with_known_labels(dataset, label, names, source, notes)
     used = columns.used if is_table and source != STDLIB else {}
-    return Documents(dataset, origin.name, notes, used, tuple(name for name in origin.parts if name != part), names)
+    return Documents(dataset, notes, used, tuple(name for name in origin.parts if name != part), names)
 
 
 def sample_of(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
@@ -209,7 +206,7 @@ def _documents(
     rows: Iterable[Row], record: Record, columns: ChosenColumns, noticed: _Noticed
 ) -> Iterator[dict[str, Any]]:
     """The record of each row that has text; the others are counted, and the first problems kept."""
-    for row in rows if columns.sentence is None else joined_sentences(rows, columns):
+    for row in joined_sentences(rows, columns):
         try:
             if isinstance(row.values, InputError):
                 raise row.values
@@ -245,15 +242,20 @@ def _with_known_labels(dataset: Dataset, column: str, names: Sequence[str], sour
     if len(known) < len(dataset):
         notes.append(f"left out {counted(len(dataset) - len(known))} of which no label is known")
         dataset = dataset.select(known)
-    having, missing = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
+    having, missing = label_counts(dataset)
     if missing:
         counts = [f"{name}: {missing[name]:,} of {len(dataset):,} rows unknown" for name in names if missing[name]]
-        more = f", … ({len(counts):,} labels in all)" if counts[_LISTED:] else ""
-        notes.append(f"empty cells are neither learned nor scored; {', '.join(counts[:_LISTED])}{more}")
+        notes.append(f"empty cells are neither learned nor scored; {some_of(counts)}")
     for name in names:
         if not having[name] and missing[name] < len(dataset):
             notes.append(f"no document has the label {name!r}, whose column holds only zeros: it is learned as such")
     return dataset
+
+
+def label_counts(dataset: Dataset) -> tuple[Counter[str], Counter[str]]:
+    """How many documents have each of several labels, and of how many it is unknown whether they do."""
+    having, unknown = (Counter(name for row in dataset[column][:] for name in row) for column in ("label", "unknown"))
+    return having, unknown
 
 
 def _without_fractions(dataset: Dataset) -> Dataset:

@@ -343,10 +343,7 @@ def parquet_rows(file: File) -> Iterator[Row]:
 
 
 def _sizes(path: Path, metadata: Any, most: int) -> Iterator[int]:
-    """Bytes of the values, a batch at a time; texts in a dictionary are counted without unfolding them.
-
-    Nothing, where the metadata show that they are not more: each value of a dictionary may be all of it.
-    """
+    """Bytes of the values, a batch at a time, without unfolding dictionaries; nothing where the metadata are enough."""
     import pyarrow
     import pyarrow.compute as compute
     from pyarrow.parquet import ParquetFile
@@ -355,11 +352,10 @@ def _sizes(path: Path, metadata: Any, most: int) -> Iterator[int]:
         metadata.row_group(g).column(c) for g in range(metadata.num_row_groups) for c in range(metadata.num_columns)
     ]
     numbers = sum(_NUMBER_BYTES * chunk.num_values for chunk in chunks)
+    # Each value of a dictionary may be all of it.
     times = (chunk.num_values if chunk.has_dictionary_page else 1 for chunk in chunks)
-    if (
-        numbers + sum(chunk.total_uncompressed_size * number for chunk, number in zip(chunks, times, strict=True))
-        <= most
-    ):
+    texts = sum(chunk.total_uncompressed_size * number for chunk, number in zip(chunks, times, strict=True))
+    if numbers + texts <= most:
         return
 
     def dictionaries(values: Any) -> Iterator[Any]:

@@ -29,6 +29,7 @@ from torch_linformer.data.reading.rows import (
     known,
     listed,
     needed,
+    no_value,
     read_label,
     read_text,
     several,
@@ -269,8 +270,11 @@ def _sentence_column(columns: dict[str, list[Any]], text: str, label: str | None
 def joined_sentences(rows: Iterable[Row], columns: ChosenColumns) -> Iterator[Row]:
     """A row for each sentence, with the lists of its words and tags; an empty cell goes on with the sentence.
 
-    Other columns have the values of its first word.
+    Other columns have the values of its first word. Rows that are no single words stay as they are.
     """
+    if columns.sentence is None:
+        yield from rows
+        return
     number, sentence = None, None
     for row in rows:
         if isinstance(row.values, InputError):
@@ -331,7 +335,7 @@ def _tagged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 def _asked(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text, question = columns.read_text(row), read_text(row, columns.question or "")
     if text and not question:
-        needed(row._replace(values={}), columns.question, "question")
+        raise no_value(columns.question, "question")
     answers = _answers(row, columns.label, text) if columns.label else {"answers": [], "starts": []}
     return {"text": text, "question": question, "name": str(cell(row, "id") or row.where), **answers}
 
@@ -342,7 +346,7 @@ def _two_texts(one: str, other: str) -> Callable[[Row, ChosenColumns], dict[str,
     def read(row: Row, columns: ChosenColumns) -> dict[str, Any]:
         text, second = columns.read_text(row, one), read_text(row, columns.label or "", other)
         if text and not second:
-            needed(row._replace(values={}), columns.label, other)
+            raise no_value(columns.label, other)
         return {"text": text, other: second}
 
     return read
@@ -427,10 +431,7 @@ def _number(row: Row, column: str | None) -> float:
 
 
 def _labels(written: Any, column: str) -> list[str]:
-    """A list as it is, or as a cell spells it; other text cut at commas, semicolons, bars; nothing has no label.
-
-    A list of zeros and ones keeps its order, as each may stand for the label at its position.
-    """
+    """A list as it is, or as a cell spells it; other text cut at commas, semicolons, bars; nothing has no label."""
     if is_missing(written):
         return []
     value = _parsed(written) if isinstance(written, str) else written
@@ -445,6 +446,7 @@ def _labels(written: Any, column: str) -> list[str]:
     if not all(isinstance(item, str | int) for item in items):
         raise bad_cell(column, value, ", no labels; expected a list of them")
     labels = [str(item).strip() for item in items]
+    # A list of zeros and ones keeps its order: each may stand for the label at its position.
     return labels if {"0", "1"}.issuperset(labels) else sorted({*labels} - {""})
 
 

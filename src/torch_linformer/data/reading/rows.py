@@ -125,7 +125,12 @@ def needed(row: Row, column: str | None, what: str) -> Any:
         return value
     if isinstance(value, str) and value.strip():
         raise bad_cell(column, value, f", which stands for no {what}; write it otherwise, or remove the row")
-    raise InputError(f"no {what} in column {column!r}; fill it in or remove the row")
+    raise no_value(column, what)
+
+
+def no_value(column: str | None, what: str) -> InputError:
+    """The error for a row without what a task needs."""
+    return InputError(f"no {what} in column {column!r}; fill it in or remove the row")
 
 
 def bad_cell(column: str | None, value: object, problem: str) -> InputError:
@@ -179,10 +184,13 @@ def known(names: Iterable[str], usual: Iterable[str]) -> list[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message, no more than a line of them."""
-    names = list(names)
-    more = f", … ({len(names):,} in all)" if len(names) > _LISTED else ""
-    return ", ".join(f"{name!r:.40}" for name in names[:_LISTED]) + more
+    """Names for a message, in quotes, no more than a few lines of them."""
+    return some_of([f"{name!r:.40}" for name in names])
+
+
+def some_of(words: Sequence[str]) -> str:
+    """Words for a message, one after the other, and how many there are if not all are shown."""
+    return ", ".join(words[:_LISTED]) + (f", … ({len(words):,} in all)" if len(words) > _LISTED else "")
 
 
 def several(word: str) -> str:

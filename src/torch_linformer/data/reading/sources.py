@@ -74,14 +74,12 @@ class DocumentSource:
     """A source that can be read again and again.
 
     Attributes:
-        name: a short name, for the folder of a run.
         rows: starts reading again; it is given where to tell how files are read.
         version: differs whenever the rows might.
         note: a description for the screen, if the rows are of no table.
         parts: the parts of a data set that are there, "train" among them; empty where there is only one.
     """
 
-    name: str
     rows: Callable[[Note], Iterator[Row]]
     version: object
     note: str | None = None
@@ -98,7 +96,7 @@ def find_source(
     """
     if source == STDLIB:
         documents, description = stdlib_documents()
-        return DocumentSource(STDLIB, lambda note: iter(documents), documents, description)
+        return DocumentSource(lambda note: iter(documents), documents, description)
     if re.match(r"\w+://.", source):
         raise InputError(f"{source}: addresses are not opened; download the file and name it")
     path, hub = Path(source), _HUB_NAME.fullmatch(source)
@@ -137,8 +135,15 @@ def find_source(
         described = f"files of {path}, labeled with the names of their folders"
     if path.is_file():
         described = f"{path} as one document" if whole else ""
-    name = path.resolve().name if path.is_dir() else file_stem(path)
-    return DocumentSource(name, rows, (states, options), described, tuple(parts))
+    return DocumentSource(rows, (states, options), described, tuple(parts))
+
+
+def source_name(source: str) -> str:
+    """A short name of a source, for the folder of a run: "reviews" for data/reviews.csv."""
+    path, hub = Path(source), _HUB_NAME.fullmatch(source)
+    if hub and not path.exists():
+        return hub["name"].rpartition("/")[2]
+    return path.resolve().name if path.is_dir() else file_stem(path)
 
 
 def parts_of(root: Path) -> dict[str, list[Path]]:
@@ -285,4 +290,4 @@ def _hub(source: str, name: str, config: str | None, part: str) -> DocumentSourc
         numbered = enumerate(dataset, start=1)
         return (named_row(values, classes, f"{source}, row {number}") for number, values in numbered)
 
-    return DocumentSource(name.rpartition("/")[2], rows, dataset._fingerprint)
+    return DocumentSource(rows, dataset._fingerprint)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.formats import VECTORS, unreadable
 from torch_linformer.data.reading.records import TEXT, Record, find_columns, joined_sentences, read_words, spelled_words
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, located, needed, read_text
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, located, no_value, read_text
 from torch_linformer.data.reading.sources import read_rows, stream_rows
 from torch_linformer.errors import InputError
 
@@ -72,15 +72,14 @@ def documents_of(
             continue
         if sample[0].kind != "text":
             report.note(columns.reason)  # once, however many files are alike
-        rows = chain(sample, rows)
-        for row in rows if columns.sentence is None else joined_sentences(rows, columns):
+        for row in joined_sentences(chain(sample, rows), columns):
             try:
                 words = _words(row, columns.text) if record.of_words else None
                 text = columns.read_text(row, asking.usual.called[0]) if words is None else " ".join(words)
                 text = text if reads([text])[0] else ""
                 asked = question if columns.question is None else read_text(row, columns.question)
                 if asked == "":
-                    needed(row._replace(values={}), columns.question, "question")
+                    raise no_value(columns.question, "question")
                 identity = columns.id_of(row)
             except InputError as problem:
                 report.leave_out(row.where, located(row, problem))
