@@ -58,7 +58,7 @@ def test_from_python_they_are_refused(folder, text):
         Embedder(folder, **SAME)(["mud", text])
     with pytest.raises(InputError, match="row 1 of a batch: no text in column 'text', but "):
         Predictor(folder, **SAME)(["mud", text])
-    kept = Predictor(folder, vectors=True, keep_empty=True, **SAME)({"text": ["mud", text]})["embedding"]
+    kept = Embedder(folder, keep_empty=True, **SAME)({"text": ["mud", text]})["embedding"]
     assert np.isfinite(kept[0]).all() and np.isnan(kept[1]).all()
 
 
