@@ -22,7 +22,7 @@ from pyarrow import parquet
 from torch_linformer.data import windows
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.streamed import Document, documents_of, given_files
+from torch_linformer.data.reading.streamed import Document, documents_of, given_files, is_stream
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import Answer, in_groups
 from torch_linformer.inference.engines import Engine
@@ -237,7 +237,7 @@ def answer_files(
     if (question or options.question_column) and not model.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
     reading = settings.files, model.record, options
-    if embeds and "-" not in settings.files:
+    if embeds and not any(map(is_stream, settings.files)):
         lenient = ReadReport(on_bad=lambda where, problem: None)
         for sentence in _ask_of_lines(documents_of(*reading, lenient), model.encode):
             say(sentence)

@@ -31,7 +31,7 @@ from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.formats import VECTORS
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.streamed import Document, documents_of, given_files
+from torch_linformer.data.reading.streamed import Document, documents_of, given_files, is_stream
 from torch_linformer.data.words import search_words
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import DocumentEmbedder
@@ -175,7 +175,7 @@ class Searcher:
                 raise InputError(f"--output {os.fspath(output)}: {name} keeps what it has read itself; leave it out")
         elif output is not None or file is None:
             self.folder = None if output is None else Path(output)
-        elif file == "-" or (has_magic(file) and not Path(file).exists()):
+        elif is_stream(file) or (has_magic(file) and not Path(file).exists()):
             raise InputError(f"{file}: where should its vectors lie? Name a folder with --output")
         else:
             self.folder = Path(os.path.abspath(file) + SUFFIX)
