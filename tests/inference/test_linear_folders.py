@@ -22,8 +22,9 @@ from torch_linformer.inference.export import export_model
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.load import load_model, load_tokenizer, save_tokenizer
 from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, write_sentence_modules
-from torch_linformer.serving.answers import Limits, load_served
+from torch_linformer.serving.answers import load_served
 from torch_linformer.serving.application import Application
+from torch_linformer.serving.limits import Limits
 
 FAMILIES = ("Bert", "Roberta", "DistilBert", "ModernBert")
 ROWS, TOKENS, ANSWERS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"

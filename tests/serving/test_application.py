@@ -11,8 +11,9 @@ from transformers import AutoConfig, AutoTokenizer
 
 from torch_linformer.inference import Embedder
 from torch_linformer.models import LinformerForMaskedLM, LinformerForQuestionAnswering
-from torch_linformer.serving.answers import Limits, ServedModel, load_served
+from torch_linformer.serving.answers import ServedModel, load_served
 from torch_linformer.serving.application import Application
+from torch_linformer.serving.limits import Limits
 
 
 @pytest.fixture
