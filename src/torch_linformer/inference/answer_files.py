@@ -290,11 +290,8 @@ def answer_files(
 
 
 def _groups(documents: Iterator[Document], gaps: Iterable[Gap], batch_size: int) -> Iterator[list[Document]]:
-    """The documents of the gaps, some batches at a time; those of a group have the same fields.
-
-    A group depends on nothing before its first document, so that a run that goes on at one makes the same groups.
-    """
-    done = 0
+    """The documents of the gaps, some batches at a time; those of a group have the same fields."""
+    done = 0  # a group depends on nothing before its first document: a run that goes on at one makes the same groups
     for first, end in gaps:
         span = islice(documents, first - done, None if end is None else end - done)
         for _, alike in groupby(span, lambda document: [field is None for field in document]):
@@ -303,15 +300,12 @@ def _groups(documents: Iterator[Document], gaps: Iterable[Gap], batch_size: int)
 
 
 def _ask_of_lines(documents: Iterable[Document], encode: windows.DocumentEncoder) -> list[str]:
-    """What :func:`~torch_linformer.data.windows.ask_of_lines` asks of the first texts, of which a part is counted.
-
-    It reads no further than shows that many of them are longer.
-    """
+    """What :func:`~torch_linformer.data.windows.ask_of_lines` asks of the first texts, of which a part is counted."""
     texts, longer = list[str](), 0
     for document in islice(documents, windows.MANY_TEXTS):
         longer += len(document.text) > _LONGER
         if longer > _SPARED + (1 - windows.NEARLY_ALL) * len(texts):
-            return []
+            return []  # without reading the others
         texts.append(document.text[:_LONGER])
     if len(texts) < windows.MANY_TEXTS:
         return []

@@ -120,10 +120,7 @@ def _in_order(
 
 
 def _begin(threads: int) -> None:
-    """Make this process a worker of so many threads, which ends with its parent: one that is killed tells it nothing.
-
-    It does so before it opens the model, which takes long.
-    """
+    """Make this process a worker of so many threads, which ends with its parent: a killed one tells it nothing."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # Ctrl-C and a closed terminal are for the parent
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # of tokenizers
