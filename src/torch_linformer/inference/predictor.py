@@ -190,8 +190,8 @@ class Embedder(FolderModel):
         model: any encoder: folder of a trained or adapted model, with or without a head, a run of
             ``torch_linformer.train``, an encoder of transformers or sentence-transformers, a name on the hub, or
             ``minilm``.
-        overflow: as of `Predictor`; but if None, an encoder that is not linear reads in windows of 256 tokens, as for
-        stride: none between those.
+        overflow: as of `Predictor`; but if None, an encoder that is not linear reads in windows of 256 tokens.
+        stride: as of `Predictor`; but if None, the windows of such an encoder share no tokens.
         normalize: whether vectors have length 1.
         prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
             None.
