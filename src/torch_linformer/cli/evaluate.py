@@ -31,7 +31,7 @@ def evaluate(
     max_length: Annotated[
         int | None, typer.Option(min=4, help="maximum input length in tokens  [that of the model]")
     ] = None,
-    overflow: Annotated[str, typer.Option(help="documents longer than that: cut | windows")] = "cut",
+    overflow: options.Overflow = "cut",
     stride: options.Stride = None,
     output: Annotated[Path | None, typer.Option(help="output file of the scores  [MODEL/evaluation.json]")] = None,
     batch_size: options.BatchSize = 16,

@@ -15,7 +15,8 @@ Encoder = Annotated[
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
 QuestionColumn = Annotated[str | None, typer.Option("--question-column", help="column with the question")]
 SourceColumn = Annotated[str | None, typer.Option("--source-column", help="seq2seq: column with the source text")]
-Overflow = Annotated[
+Overflow = Annotated[str, typer.Option("--overflow", help="documents longer than the model reads: cut | windows")]
+EncoderOverflow = Annotated[
     str | None,
     typer.Option(
         "--overflow",

@@ -25,7 +25,7 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option(envvar="LINFORMER_API_KEY", help="key that clients must send  [none]")
     ] = None,
-    overflow: options.Overflow = None,
+    overflow: options.EncoderOverflow = None,
     stride: options.Stride = None,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="truncate texts that are too long instead of refusing them")
