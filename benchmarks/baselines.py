@@ -37,7 +37,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.svm import LinearSVC
 from torch.nn import functional as F
 
-from documents import SETS, Parts, write_set
+from documents import SETS, Parts, of_meetings, write_set
 from learning import chosen, run_all, write_results
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
@@ -56,15 +56,13 @@ Found = tuple[list[str], str]  # the label of each held-out document, and what w
 
 
 def queries(data: Path) -> Parts:
-    rows = pd.read_parquet(data / "qmsum_queries.parquet").rename(columns={"query": "text", "kind": "label"})
-    return rows[rows.split == "train"][["text", "label"]], rows[rows.split != "train"][["text", "label"]]
+    return of_meetings(
+        pd.read_parquet(data / "qmsum_queries.parquet").rename(columns={"query": "text", "kind": "label"})
+    )
 
 
 def answers(data: Path) -> Parts:
-    rows = pd.read_parquet(data / "qmsum_queries.parquet").rename(columns={"answer": "text"})
-    academic, product = rows.meeting.str.startswith("B"), rows.meeting.str.match("ES|IS|TS")
-    rows["label"] = np.select([academic, product], ["academic", "product"], "committee")
-    return rows[rows.split == "train"][["text", "label"]], rows[rows.split != "train"][["text", "label"]]
+    return of_meetings(pd.read_parquet(data / "qmsum_queries.parquet").rename(columns={"answer": "text"}))
 
 
 LABELED = {

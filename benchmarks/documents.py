@@ -88,9 +88,14 @@ def _halves(rows: list[tuple[str, str]]) -> Parts:
 
 def meetings(data: Path) -> Parts:
     """QMSum's meetings: of researchers (ICSI), of designers (AMI), of parliaments."""
-    rows = pd.read_parquet(data / "qmsum_meetings.parquet")
-    academic, product = rows.meeting.str.startswith("B"), rows.meeting.str.match("ES|IS|TS")
-    rows["label"] = np.select([academic, product], ["academic", "product"], "committee")
+    return of_meetings(pd.read_parquet(data / "qmsum_meetings.parquet"))
+
+
+def of_meetings(rows: pd.DataFrame) -> Parts:
+    """Texts of meetings, by the kind of meeting unless they have labels."""
+    if "label" not in rows:
+        academic, product = rows.meeting.str.startswith("B"), rows.meeting.str.match("ES|IS|TS")
+        rows["label"] = np.select([academic, product], ["academic", "product"], "committee")
     return rows[rows.split == "train"][["text", "label"]], rows[rows.split != "train"][["text", "label"]]
 
 

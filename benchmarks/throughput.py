@@ -5,7 +5,7 @@
 Every contender gets the same made texts of so many tokens by the original's tokenizer, and ends with a vector for each:
 
 - ``tiny``: an untrained model of ``linformer train --size tiny`` with the tokenizer of the adapted one;
-- ``adapted``: a folder of ``linformer adapt``, by the `Predictor` that ``linformer embed`` runs;
+- ``adapted``: a folder of ``linformer adapt``, by the `Embedder` that ``linformer embed`` runs;
 - ``adapted, ONNX Runtime``: the file of ``linformer export``, with the same tokenizer and batches;
 - ``original in chunks``: ``SentenceTransformer.encode`` of pieces as long as the original reads, and their mean.
 
@@ -26,7 +26,7 @@ import typer
 
 from torch_linformer import LinformerConfig, LinformerModel
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.inference import Predictor
+from torch_linformer.inference import Embedder
 from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.load import load_config, load_tokenizer
 from torch_linformer.reporting.report import markdown_table
@@ -91,8 +91,7 @@ def _text(tokenizer, length: int, seed: int) -> str:
 
 
 def _embedder(folder: str) -> Vectors:
-    predictor = Predictor(folder, vectors=True, device="cpu", precision="fp32", batch_size=BATCH)
-    return lambda texts: predictor({"text": texts})["embedding"]
+    return Embedder(folder, device="cpu", precision="fp32", batch_size=BATCH)
 
 
 def _tiny(adapted: Path, folder: Path) -> str:

@@ -332,6 +332,7 @@ def test_imports_are_read_however_they_are_written(source, expected):
     ("module", "kept_out"),
     [
         ("torch_linformer", ["torch", "transformers"]),
+        ("torch_linformer.cli.app", ["torch", "numpy", "transformers", "datasets", "rich"]),
         ("torch_linformer.nn", ["transformers", "datasets", "matplotlib", "rich", "sklearn", "typer"]),
     ],
 )

@@ -14,7 +14,6 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 import torch
@@ -169,19 +168,8 @@ class _Group:
         last = self._ask("finish")
         if self.error is not None:
             return Measurement(contender=self.name, case=self.case, error=self.error)
-        # A single round has no quartiles: all three are its time.
-        lower, middle, upper = quantiles(self.seconds * (1 + (len(self.seconds) == 1)), n=4, method="inclusive")
         memory, sent, messages = (max(values) for values in zip(*last, strict=True))
-        return Measurement(
-            contender=self.name,
-            case=self.case,
-            seconds=middle,
-            spread=(lower, upper),
-            repeats=len(self.seconds),
-            memory=memory,
-            sent=sent,
-            messages=messages,
-        )
+        return Measurement.of_rounds(self.name, self.case, self.seconds, memory=memory, sent=sent, messages=messages)
 
     def end(self) -> None:
         """Let none of them live on, whatever it is doing."""

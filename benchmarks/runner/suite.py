@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from statistics import quantiles
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -102,6 +103,15 @@ class Measurement:
     messages: int | None = None
     first: float | None = None
     error: str | None = None
+
+    @classmethod
+    def of_rounds(cls, contender: str, case: Case, seconds: Sequence[float], **others: Any) -> "Measurement":
+        """The median and the quartiles of timed rounds, of which there is one at least."""
+        # A single round has no quartiles: all three are its time.
+        lower, middle, upper = quantiles([*seconds] * (2 if len(seconds) == 1 else 1), n=4, method="inclusive")
+        return cls(
+            contender=contender, case=case, seconds=middle, spread=(lower, upper), repeats=len(seconds), **others
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

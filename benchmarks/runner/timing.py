@@ -5,7 +5,6 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from statistics import quantiles
 
 import torch
 from torch import Tensor
@@ -156,18 +155,8 @@ class _Runner:
     def row(self) -> Measurement:
         if self.error is not None:
             return Measurement(contender=self.contender.name, case=self.case, error=self.error)
-        # A single round has no quartiles: all three are its time.
-        measured = self.seconds if len(self.seconds) > 1 else self.seconds * 2
-        lower, middle, upper = quantiles(measured, n=4, method="inclusive")
-        return Measurement(
-            contender=self.contender.name,
-            case=self.case,
-            seconds=middle,
-            spread=(lower, upper),
-            repeats=len(self.seconds),
-            cache=None if self.step is None else self.step.workload.cache,
-            first=self.first,
-        )
+        cache = None if self.step is None else self.step.workload.cache
+        return Measurement.of_rounds(self.contender.name, self.case, self.seconds, cache=cache, first=self.first)
 
     def release(self) -> None:
         """Free the module and the inputs, on the GPU too."""

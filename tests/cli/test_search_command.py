@@ -49,12 +49,14 @@ def test_lines_of_json(search):
 
 def test_queries_of_a_file_of_standard_input_and_of_a_table(search, tmp_path):
     kept = ("--documents", "t.csv", "--top-k", "1")
-    (tmp_path / "q.txt").write_text("sand\n\n mud \n")
+    (tmp_path / "q.txt").write_text("sand\n\n mud \n", encoding="utf-8-sig")
     (tmp_path / "q.csv").write_text('number,query\n1,sand\n2,"mud"\n')
     status, out, _ = search("--queries", "q.txt", *kept)
     names = [line.split()[-1] for line in out.splitlines() if not line.startswith(" " * 6)]
     assert status == 0 and names == ["sand", "sun", "mud", "rain"]
     assert search("--queries", "q.csv", *kept)[1] == search("--queries", "-", *kept, stdin="sand\nmud")[1] == out
+    (tmp_path / "q.txt").write_bytes("écume".encode("latin-1"))
+    assert search("--queries", "q.txt", *kept)[2].endswith("q.txt: queries must be UTF-8, and these are not\n")
 
 
 def test_a_terminal_is_asked(search):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference import Predictor, output_parts
+from torch_linformer.inference import Embedder, Predictor, output_parts
 from torch_linformer.inference.answer_files import PredictSettings, answer_files
 from torch_linformer.inference.engines import Engine
 from torch_linformer.models import LinformerForQuestionAnswering
@@ -134,10 +134,10 @@ def test_more_workers_than_processors_are_refused(cluster, settings, tmp_path):
 def test_a_linear_encoder_of_transformers(cluster, linear_folder):
     """Each worker makes its class of the folder."""
     texts = ["wet mud", "the sand of the warm sea and ice"]
-    predictor = Predictor(str(linear_folder("ModernBert")), vectors=True, device="cpu", precision="fp32")
+    embedder = Embedder(str(linear_folder("ModernBert")), device="cpu", precision="fp32")
     data = cluster.data.from_items([{"id": number, "text": text} for number, text in enumerate(texts)])
-    arguments = {"fn_constructor_args": (predictor.model,), "fn_constructor_kwargs": predictor.options}
-    mapped = data.map_batches(Predictor, compute=cluster.data.ActorPoolStrategy(size=1), **arguments)
+    arguments = {"fn_constructor_args": (embedder.model,), "fn_constructor_kwargs": embedder.options}
+    mapped = data.map_batches(Embedder, compute=cluster.data.ActorPoolStrategy(size=1), **arguments)
     rows = sorted(mapped.take_all(), key=lambda row: row["id"])
-    for row, vector in zip(rows, predictor({"text": texts})["embedding"], strict=True):
+    for row, vector in zip(rows, embedder(texts), strict=True):
         assert row["embedding"] == pytest.approx(vector, abs=1e-5)

@@ -17,7 +17,7 @@ from transformers import BertTokenizer
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation import run_adaptation
-from torch_linformer.inference import Predictor
+from torch_linformer.inference import Embedder
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.models import LinformerModel
 from torch_linformer.training.task_trainers import contrastive_loss
@@ -101,7 +101,7 @@ def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp
     embedder = SentenceTransformer(str(tmp_path / "run"), device="cpu", trust_remote_code=lexical != "none")
     assert embedder.max_seq_length == 24
     marked = ["wet <mask> mud", "sand</s><pad><pad> and<sep>"]
-    read = Predictor(str(tmp_path / "run"), vectors=True, device="cpu", precision="fp32")({"text": marked})
+    read = Embedder(str(tmp_path / "run"), device="cpu", precision="fp32")({"text": marked})
     assert np.allclose(embedder.encode(marked), read["embedding"], atol=1e-5)
     vectors = embedder.encode(texts[0])
     cut = np.array([len(ids) > 24 for ids in embedder.tokenizer(texts[0])["input_ids"]])
@@ -143,7 +143,7 @@ def test_texts_are_read_by_both_as_an_original_of_sentence_transformers_says(
     adapted.save_pretrained(str(tmp_path / "saved"))
     for folder in ("adapted", "saved"):
         vectors = SentenceTransformer(str(tmp_path / folder), device="cpu").encode(texts)
-        found = Predictor(str(tmp_path / folder), vectors=True, device="cpu", precision="fp32")({"text": texts})
+        found = Embedder(str(tmp_path / folder), device="cpu", precision="fp32")({"text": texts})
         assert np.allclose(vectors, found["embedding"], atol=1e-5) and np.allclose(vectors[0], vectors[1], atol=1e-6)
         assert not np.allclose(vectors[0], vectors[3], atol=1e-2)
 

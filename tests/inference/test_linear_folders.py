@@ -15,15 +15,16 @@ from transformers import (
     AutoTokenizer,
 )
 
-from torch_linformer.inference import Predictor
+from torch_linformer.inference import Embedder, Predictor
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.load import load_model, load_tokenizer, save_tokenizer
 from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, write_sentence_modules
-from torch_linformer.serving.answers import Limits, load_served
+from torch_linformer.serving.answers import load_served
 from torch_linformer.serving.application import Application
+from torch_linformer.serving.limits import Limits
 
 FAMILIES = ("Bert", "Roberta", "DistilBert", "ModernBert")
 ROWS, TOKENS, ANSWERS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
@@ -65,7 +66,7 @@ def test_whatever_side_a_folder_pads_on_a_vector_is_that_of_the_text_alone(linea
         told = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps({**told, **fields}))
     assert AutoTokenizer.from_pretrained(folder).padding_side == "left"
-    vectors = Predictor(str(folder), vectors=True, **SAME)
+    vectors = Embedder(str(folder), **SAME)
     together, alone = vectors({"text": TEXTS})["embedding"], [vectors({"text": [text]})["embedding"] for text in TEXTS]
     np.testing.assert_allclose((together * np.concatenate(alone)).sum(axis=1), 1, atol=1e-6)
     save_tokenizer(load_tokenizer(str(folder)), load_model(str(folder)), tmp_path / "saved")
@@ -100,7 +101,7 @@ def embedder(linear_folder, tmp_path_factory):
 
 
 def test_vectors_as_a_folder_of_sentence_transformers_says(embedder):
-    predictor = Predictor(str(embedder), vectors=True, **SAME)
+    predictor = Embedder(str(embedder), **SAME)
     answers = predictor({"text": ["Wet MUD", *TEXTS[3:4]]})
     assert predictor.max_length == 40 and answers["cut"] == [False, True]
     for vector, text in zip(answers["embedding"], ("wet mud", TEXTS[3]), strict=True):
@@ -118,8 +119,8 @@ def test_the_length_that_a_new_folder_of_sentence_transformers_has(linear_folder
 
 def test_windows_of_a_long_text(linear_folder):
     folder = str(linear_folder("ModernBert"))
-    options = {"vectors": True, "overflow": "windows", "stride": 0, "normalize": False, **SAME}
-    (vector,) = Predictor(folder, **options)({"text": [TEXTS[3]]})["embedding"]
+    options = {"overflow": "windows", "stride": 0, "normalize": False, **SAME}
+    (vector,) = Embedder(folder, **options)({"text": [TEXTS[3]]})["embedding"]
     ids = load_tokenizer(folder)(TEXTS[3]).input_ids[1:-1]
     windows = [torch.tensor([[1, *ids[start : start + 94], 2]]) for start in range(0, len(ids), 94)]
     with torch.no_grad():
@@ -205,7 +206,7 @@ def test_served(linear_folder, family, head, paths):
     assert served.paths[2:] == paths and served.longest == 96
     texts, question = TEXTS[:3], {"question": "where?"} if head == ANSWERS else {}
     content = post(served, "/v1/embeddings", input=texts)
-    vectors = Predictor(folder, vectors=True, **SAME)({"text": texts})["embedding"]
+    vectors = Embedder(folder, **SAME)({"text": texts})["embedding"]
     for answer, vector in zip(content["data"], vectors, strict=True):
         assert answer["embedding"] == pytest.approx(vector.tolist(), abs=1e-5)
     if "/predict" in paths:

@@ -16,8 +16,9 @@ from torch_linformer.inference import Embedder, Predictor
 from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.opening.load import load_tokenizer
-from torch_linformer.serving.answers import Limits, load_served
+from torch_linformer.serving.answers import load_served
 from torch_linformer.serving.application import Application
+from torch_linformer.serving.limits import Limits
 from torch_linformer.training.prepared import prepare
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import TrainSettings
@@ -58,7 +59,7 @@ def test_from_python_they_are_refused(folder, text):
         Embedder(folder, **SAME)(["mud", text])
     with pytest.raises(InputError, match="row 1 of a batch: no text in column 'text', but "):
         Predictor(folder, **SAME)(["mud", text])
-    kept = Predictor(folder, vectors=True, keep_empty=True, **SAME)({"text": ["mud", text]})["embedding"]
+    kept = Embedder(folder, keep_empty=True, **SAME)({"text": ["mud", text]})["embedding"]
     assert np.isfinite(kept[0]).all() and np.isnan(kept[1]).all()
 
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference import Predictor
+from torch_linformer.inference import Embedder, Predictor
 from torch_linformer.inference.answer_files import EmbedSettings, PredictSettings, answer_files
 from torch_linformer.inference.document_model import TaskPredictor
 from torch_linformer.models import LinformerForQuestionAnswering
@@ -43,14 +43,14 @@ def test_it_gives_the_vectors_of_linformer_embed(folder, file, tmp_path):
     for normalize in (True, False):
         settings = EmbedSettings(model=folder, files=(file,), precision="fp32", normalize=normalize)
         answer_files(settings, tmp_path / "o.npy", device="cpu")
-        found = Predictor(folder, vectors=True, normalize=normalize, **SAME)({"text": TEXTS})
+        found = Embedder(folder, normalize=normalize, **SAME)({"text": TEXTS})
         assert list(found) == ["embedding", "tokens", "cut"] and found["cut"] == [False, False, True]
         assert found["embedding"].dtype == np.float32 and found["embedding"].shape == (3, 256)
         assert np.array_equal(found["embedding"], np.load(tmp_path / "o.npy"))
 
 
 def test_it_is_sent_as_its_name_and_options(folder):
-    predictor = Predictor(folder, vectors=True, overflow="windows", stride=3, batch_size=2, **SAME)
+    predictor = Embedder(folder, overflow="windows", stride=3, batch_size=2, **SAME)
     sent = pickle.dumps(predictor)
     assert len(sent) < 1000
     copy = pickle.loads(sent)
@@ -73,8 +73,6 @@ def test_a_row_without_text_is_refused(folder, bad):
 
 
 def test_options_of_something_else_are_refused(folder):
-    with pytest.raises(InputError, match=r"^normalize=False is for vectors=True: a prediction has no length$"):
-        Predictor(folder, normalize=False, **SAME)
     with pytest.raises(InputError, match=r"^questions are for models trained with --task qa"):
         Predictor(folder, question_column="question", **SAME)
 
@@ -99,7 +97,6 @@ def test_labels_are_predicted_where_the_model_is_sure_of_them(folder, file, tmp_
     [
         ({"threshold": 1.0}, "--threshold must lie between 0 and 1, got 1"),
         ({"top_k": 0}, "--top-k must be at least 1, got 0"),
-        ({"top_k": 2, "vectors": True}, "threshold and top_k are for predictions of labels: leave out vectors=True"),
     ],
 )
 def test_what_no_choice_of_labels_is(folder, options, message):

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference import Predictor
+from torch_linformer.inference import Embedder
 from torch_linformer.inference.answer_files import EmbedSettings, answer_files
 from torch_linformer.inference.document_model import DocumentEmbedder
 from torch_linformer.inference.evaluate import evaluate
@@ -40,22 +40,20 @@ def expected(folder, texts, prompt="sea: "):
 
 
 def test_vectors_of_texts_as_the_folder_reads_them(prompted_embedder):
-    predictor = Predictor(str(prompted_embedder), vectors=True, **SAME)
-    found = predictor({"text": TEXTS})
+    embedder = Embedder(str(prompted_embedder), **SAME)
+    found = embedder({"text": TEXTS})
     np.testing.assert_allclose(found["embedding"], expected(prompted_embedder, TEXTS), atol=1e-5)
-    assert found["cut"] == [False, True] and predictor.max_length == 16
+    assert found["cut"] == [False, True] and embedder.max_length == 16
 
 
-def test_another_prompt_by_its_name(prompted_embedder, classifier_run, tmp_path):
+def test_another_prompt_by_its_name(prompted_embedder, tmp_path):
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     files, told = (str(tmp_path / "t.jsonl"),), {"prompt_name": "query", "precision": "fp32"}
     answer_files(EmbedSettings(model=str(prompted_embedder), files=files, **told), tmp_path / "v.npy", device="cpu")
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected(prompted_embedder, TEXTS, "ice? "), atol=1e-5)
     message = "--prompt-name 'sea': no such prompt; the model's folder has 'passage', 'query'"
     with pytest.raises(InputError, match=message):
-        Predictor(str(prompted_embedder), vectors=True, prompt_name="sea", **SAME)
-    with pytest.raises(InputError, match="prompt_name is for vectors=True"):
-        Predictor(str(classifier_run.folder), prompt_name="query", **SAME)
+        Embedder(str(prompted_embedder), prompt_name="sea", **SAME)
 
 
 def test_windows_each_begin_with_the_prompt(prompted_embedder):

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from torch_linformer.reporting import tables
-from torch_linformer.reporting.tables import format_table, results_table
+from torch_linformer.reporting.screen import Screen
+from torch_linformer.reporting.tables import format_table
 
 
-def shown(table, width=100) -> str:
+def shown(title, columns, rows, width=100) -> str:
     console = Console(file=io.StringIO(), width=width, no_color=True)
-    console.print(table)
+    Screen(console).table(title, columns, rows)
     return console.file.getvalue()
 
 
@@ -122,9 +123,7 @@ def test_columns_of_numbers_but_the_first_are_aligned_to_the_right():
 
 
 def test_a_table_shows_its_title_and_every_cell():
-    words = shown(
-        results_table("Speed", ["attention", "tokens/s"], [["linformer", 31_224], ["full", None]], 100)
-    ).split()
+    words = shown("Speed", ["attention", "tokens/s"], [["linformer", 31_224], ["full", None]]).split()
     assert [word for word in words if "─" not in word] == [
         "Speed", "attention", "tokens/s", "linformer", "31,224", "full", "–",
     ]  # fmt: skip
@@ -145,7 +144,7 @@ ADAPTED = ["tokens", "ours, tokens/s", "full, tokens/s", "ours is", "ours, MB", 
     ],
 )
 def test_where_it_is_too_wide_headings_are_broken_and_numbers_are_not(width, columns, row):
-    text = shown(results_table("", columns, [row, ["128", *[None] * (len(columns) - 1)]], width), width)
+    text = shown("", columns, [row, ["128", *[None] * (len(columns) - 1)]], width)
     assert all((f"{cell:,}" if isinstance(cell, int) else cell) in text for cell in row)
     assert len(text.splitlines()) > 4 and max(map(len, text.splitlines())) <= width
 
@@ -153,17 +152,17 @@ def test_where_it_is_too_wide_headings_are_broken_and_numbers_are_not(width, col
 def test_a_text_beside_numbers_is_broken_and_nothing_is_cut_off():
     rows = [["90 %", 0.32, "344, 308, 227, 71, 144, 9, 344, 308, 227, 71, 144, 9", 312, "1.2× (1.4×)", "1.8× (2.3×)"]]
     columns = ["energy", "ε", "K of the layers", "Theorem 2", "multiplications", "memory"]
-    shown_cells = shown(results_table("", columns, rows, 80), 80).split()
+    shown_cells = shown("", columns, rows, 80).split()
     assert [each for each in shown_cells if each in rows[0][2].split()] == rows[0][2].split()
     assert "(2.3×)" in shown_cells and "1.2×" in shown_cells
 
 
 def test_no_markup_is_read_in_labels():
-    text = shown(results_table("[b]t[/b]", ["[i]c", "n"], [["[red]spam[/red]", 1], ["[/]", 2]], 100))
+    text = shown("[b]t[/b]", ["[i]c", "n"], [["[red]spam[/red]", 1], ["[/]", 2]])
     for label in ("[b]t[/b]", "[i]c", "[red]spam[/red]", "[/]"):
         assert label in text
 
 
 def test_a_row_of_the_wrong_width_is_refused():
     with pytest.raises(ValueError, match=r"every row needs 2 cells, one a column, got 1: \['x'\]"):
-        results_table("", ["a", "b"], [["x"]], 80)
+        format_table(["a", "b"], [["x"]])

@@ -9,10 +9,11 @@ from safetensors.torch import load_file, save_file
 from serving.requests import post
 from transformers import AutoConfig, AutoTokenizer
 
-from torch_linformer.inference import Predictor
+from torch_linformer.inference import Embedder
 from torch_linformer.models import LinformerForMaskedLM, LinformerForQuestionAnswering
-from torch_linformer.serving.answers import Limits, ServedModel, load_served
+from torch_linformer.serving.answers import ServedModel, load_served
 from torch_linformer.serving.application import Application
+from torch_linformer.serving.limits import Limits
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_an_embedder_reads_texts_as_its_folder_says(prompted_embedder, ask):
     asked = partial(ask, folder, "/v1/embeddings")
     for prompt_name, prompt in ((None, "sea:"), ("query", "ice?")):
         status, content = asked(input=text, prompt_name=prompt_name)
-        vector = Predictor(folder, vectors=True, prompt_name=prompt_name, **same)({"text": [text]})["embedding"][0]
+        vector = Embedder(folder, prompt_name=prompt_name, **same)({"text": [text]})["embedding"][0]
         assert status == 200 and content["data"][0]["embedding"] == pytest.approx(vector.tolist(), abs=1e-6)
         tokens = AutoTokenizer.from_pretrained(folder)(f"{prompt} wet mud").input_ids
         assert content["usage"]["prompt_tokens"] == len(tokens)

@@ -7,15 +7,18 @@ import typer
 
 from torch_linformer.cli import options
 from torch_linformer.cli.missing_paths import check_data, check_model
+from torch_linformer.errors import flag
 
-_READING = {
-    **options.READING,
-    "label_column": (options.LabelColumn, None),
-    "question_column": (options.QuestionColumn, None),
-    "source_column": (options.SourceColumn, None),
-    "target_column": (options.TargetColumn, None),
-    "query_column": (options.QueryColumn, None),
-    "document_column": (options.DocumentColumn, None),
+_COLUMNS = {
+    "label_column": "column with the label",
+    "question_column": "column with the question",
+    "source_column": "seq2seq: column with the source text",
+    "target_column": "seq2seq: column with the target text",
+    "query_column": "embed: column with the query",
+    "document_column": "embed: column with the document or its id",
+}
+_READING = options.READING | {
+    name: (Annotated[str | None, typer.Option(flag(name), help=text)], None) for name, text in _COLUMNS.items()
 }
 
 
@@ -23,12 +26,12 @@ _READING = {
 def evaluate(
     model: options.Model,
     data: Annotated[str, typer.Option(help="documents with labels, as for linformer train")],
-    documents: options.Documents = None,
-    max_errors: options.MaxErrors = 0,
+    documents: Annotated[str | None, typer.Option(help="embed: table of the documents by id")] = None,
+    max_errors: Annotated[int, typer.Option(min=0, help="skip up to N unreadable rows")] = 0,
     max_length: Annotated[
         int | None, typer.Option(min=4, help="maximum input length in tokens  [that of the model]")
     ] = None,
-    overflow: options.Overflow = None,
+    overflow: options.Overflow = "cut",
     stride: options.Stride = None,
     output: Annotated[Path | None, typer.Option(help="output file of the scores  [MODEL/evaluation.json]")] = None,
     batch_size: options.BatchSize = 16,
@@ -58,7 +61,7 @@ def evaluate(
         options=DataOptions(**reading),
         max_errors=max_errors,
         max_length=max_length,
-        overflow=overflow or "cut",
+        overflow=overflow,
         stride=stride,
         batch_size=batch_size,
         device=device,

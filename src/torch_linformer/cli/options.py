@@ -15,13 +15,8 @@ Encoder = Annotated[
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column with the text")]
 QuestionColumn = Annotated[str | None, typer.Option("--question-column", help="column with the question")]
 SourceColumn = Annotated[str | None, typer.Option("--source-column", help="seq2seq: column with the source text")]
-TargetColumn = Annotated[str | None, typer.Option("--target-column", help="seq2seq: column with the target text")]
-Documents = Annotated[str | None, typer.Option("--documents", help="embed: table of the documents by id")]
-QueryColumn = Annotated[str | None, typer.Option("--query-column", help="embed: column with the query")]
-DocumentColumn = Annotated[
-    str | None, typer.Option("--document-column", help="embed: column with the document or its id")
-]
-Overflow = Annotated[
+Overflow = Annotated[str, typer.Option("--overflow", help="documents longer than the model reads: cut | windows")]
+EncoderOverflow = Annotated[
     str | None,
     typer.Option(
         "--overflow",
@@ -37,7 +32,6 @@ Delimiter = Annotated[str | None, typer.Option("--delimiter", help=HELP["delimit
 Quoting = Annotated[str, typer.Option("--quoting", help=f"{HELP['quoting']}: {' | '.join(QUOTING)}")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help=HELP["header"])]
 TextFolder = Annotated[str | None, typer.Option("--text-folder", help=HELP["text_folder"])]
-LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column with the label")]
 Files = Annotated[
     list[str],
     typer.Argument(

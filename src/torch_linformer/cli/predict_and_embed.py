@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _SHARED = {
     "id_column": (options.IdColumn, None),
     **options.READING,
-    "overflow": (options.Overflow, None),
     "stride": (options.Stride, None),
     "precision": (options.Precision, "auto"),
     "batch_size": (options.BatchSize, 16),
@@ -47,6 +46,7 @@ def predict(
         typer.Option(help="one label: no label below this probability; several: all above it  [as trained]"),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="report only the N highest probabilities  [all]")] = None,
+    overflow: options.Overflow = "cut",
     output: Annotated[
         Path | None, typer.Option(help="NAME.jsonl for the lines, or a folder for parts of them  [standard output]")
     ] = None,
@@ -63,7 +63,7 @@ def predict(
     if output is None:
         check_standard_output()
     own: dict[str, Any] = {"question_column": question_column, "source_column": source_column, "question": question}
-    own |= {"threshold": threshold, "top_k": top_k}
+    own |= {"threshold": threshold, "top_k": top_k, "overflow": overflow}
     _answer(PredictSettings, output, model=model, files=tuple(files), **own, **shared)
 
 
@@ -79,6 +79,7 @@ def embed(
         str | None,
         typer.Option(help="prompt of the model folder to put before the texts, such as query  [the default prompt]"),
     ] = None,
+    overflow: options.EncoderOverflow = None,
     **shared: Any,
 ) -> None:
     """Compute a vector for each document.
@@ -90,7 +91,7 @@ def embed(
     check_model(model)
     from torch_linformer.inference.answer_files import EmbedSettings
 
-    own: dict[str, Any] = {"normalize": normalize, "prompt_name": prompt_name}
+    own: dict[str, Any] = {"normalize": normalize, "prompt_name": prompt_name, "overflow": overflow}
     _answer(EmbedSettings, output, model=model, files=tuple(files), **own, **shared)
 
 

@@ -11,6 +11,7 @@ import typer
 from torch_linformer.cli import options
 from torch_linformer.cli.missing_paths import check_files, check_model
 from torch_linformer.cli.streams import check_standard_output
+from torch_linformer.errors import InputError
 
 if TYPE_CHECKING:
     from torch_linformer.inference.search import Hit
@@ -70,7 +71,6 @@ def search(
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from torch_linformer.errors import InputError
     from torch_linformer.inference.search import Searcher
     from torch_linformer.reporting.screen import Screen
 
@@ -112,7 +112,10 @@ def _queries(path: Path) -> list[str]:
     check_files([str(path)])
     if file_suffix(path) in TABLE_SUFFIXES:
         return [row.text for row in documents_of([str(path)], QUERIES, NO_OPTIONS, ReadReport())]
-    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: queries must be UTF-8, and these are not") from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -11,6 +11,7 @@ import typer
 
 from torch_linformer.cli import options
 from torch_linformer.cli.explaining import explain
+from torch_linformer.serving.limits import Limits
 
 _PACKAGES = ("prometheus_client", "starlette", "uvicorn")
 _KERNELS = "64"  # of oneDNN and of torch's own cache; with their 1,024 a server of texts of all lengths grows for hours
@@ -24,18 +25,20 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option(envvar="LINFORMER_API_KEY", help="key that clients must send  [none]")
     ] = None,
-    overflow: options.Overflow = None,
+    overflow: options.EncoderOverflow = None,
     stride: options.Stride = None,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="truncate texts that are too long instead of refusing them")
     ] = False,
-    max_body: Annotated[int, typer.Option(min=1, help="maximum size of a request in bytes")] = 8_000_000,
-    max_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens per request")] = 131_072,
-    max_queue: Annotated[int, typer.Option(min=1, help="maximum requests in progress")] = 256,
+    max_body: Annotated[int, typer.Option(min=1, help="maximum size of a request in bytes")] = Limits.max_body,
+    max_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens per request")] = Limits.max_tokens,
+    max_queue: Annotated[int, typer.Option(min=1, help="maximum requests in progress")] = Limits.max_queue,
     max_connections: Annotated[
         int, typer.Option(min=1, help="maximum connections; idle ones are closed to make room")
     ] = 512,
-    body_seconds: Annotated[float, typer.Option(min=0.1, help="seconds in which a request must arrive")] = 30.0,
+    body_seconds: Annotated[
+        float, typer.Option(min=0.1, help="seconds in which a request must arrive")
+    ] = Limits.body_seconds,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
@@ -56,7 +59,7 @@ def serve(
     if truncate and overflow == "windows":
         raise ValueError("--truncate has no effect with --overflow windows, which cuts nothing")
     from torch_linformer.reporting.tables import printable
-    from torch_linformer.serving.answers import Limits, load_served
+    from torch_linformer.serving.answers import load_served
     from torch_linformer.serving.application import Application
     from torch_linformer.serving.server import address, bind, connections_at_most
     from torch_linformer.serving.server import serve as answer_requests

@@ -24,7 +24,6 @@ def open_closed_streams() -> None:
 
 def check_standard_output() -> None:
     """Raise ``ValueError`` where standard output was closed: the command's result would be lost."""
-    if (
-        getattr(sys.stdout, "name", None) == 1
-    ):  # `open_closed_streams` opened it; the name of Python's own is "<stdout>"
+    opened_by_us = getattr(sys.stdout, "name", None) == 1  # the name of Python's own is "<stdout>"
+    if opened_by_us:
         raise ValueError("standard output is closed: open it, or redirect it into a file")

@@ -22,12 +22,12 @@ from pyarrow import parquet
 from torch_linformer.data import windows
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.streamed import Document, documents_of, given_files
+from torch_linformer.data.reading.streamed import Document, documents_of, given_files, is_stream
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import Answer, in_groups
 from torch_linformer.inference.engines import Engine
 from torch_linformer.inference.output_parts import Gap, is_folder_of_parts, parts_of
-from torch_linformer.inference.predictor import Predictor
+from torch_linformer.inference.predictor import Embedder, FolderModel, Predictor
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.folder import check_writable, trained_columns
 from torch_linformer.reporting.files import atomic_path
@@ -113,6 +113,7 @@ class FilesSettings:
     """
 
     format: ClassVar[AnswerFormat]
+    opens: ClassVar[type[FolderModel]]
 
     model: str
     files: tuple[str, ...]
@@ -129,7 +130,7 @@ class FilesSettings:
 
     @property
     def answering(self) -> dict[str, Any]:
-        """What the `Predictor` is told."""
+        """What the opened model is told."""
         return {"overflow": self.overflow, "stride": self.stride, "precision": self.precision}
 
 
@@ -138,6 +139,7 @@ class PredictSettings(FilesSettings):
     """What makes the lines of predictions."""
 
     format = AnswerFormat((".jsonl", ".ndjson", ".json"), _write_lines, _join_lines, "read", "skipped, without text")
+    opens = Predictor
 
     question_column: str | None = None
     source_column: str | None = None
@@ -157,14 +159,15 @@ class EmbedSettings(FilesSettings):
     format = AnswerFormat(
         (".parquet", ".npy"), _write_vectors, _join_vectors, "embedded", "without text, whose vectors are NaN"
     )
+    opens = Embedder
 
     normalize: bool = True
     prompt_name: str | None = None
 
     @property
     def answering(self) -> dict[str, Any]:
-        own = {"normalize": self.normalize, "prompt_name": self.prompt_name}
-        return {**super().answering, **own, "vectors": True, "keep_empty": True}
+        own = {"normalize": self.normalize, "prompt_name": self.prompt_name, "keep_empty": True}
+        return {**super().answering, **own}
 
 
 def answer_files(
@@ -219,11 +222,11 @@ def answer_files(
         files=given_files(settings.files),
         precision=resolve_precision(settings.precision, resolve_device(device)),
     )
-    predictor = Predictor(settings.model, **settings.answering, device=device, batch_size=batch_size, compile=compile)
-    model = predictor.document_model
-    for notice in predictor.notices:
+    opened = settings.opens(settings.model, **settings.answering, device=device, batch_size=batch_size, compile=compile)
+    model = opened.document_model
+    for notice in opened.notices:
         say(notice)
-    settings = replace(settings, overflow=predictor.overflow)
+    settings = replace(settings, overflow=opened.overflow)
     if model.several and target and target.suffix == ".npy":
         raise InputError(
             f"--output {output}: the rows of an array have no names, and this model makes several vectors of a "
@@ -234,18 +237,18 @@ def answer_files(
     if (question or options.question_column) and not model.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
     reading = settings.files, model.record, options
-    if embeds and "-" not in settings.files:
+    if embeds and not any(map(is_stream, settings.files)):
         lenient = ReadReport(on_bad=lambda where, problem: None)
         for sentence in _ask_of_lines(documents_of(*reading, lenient), model.encode):
             say(sentence)
 
     def answers(report: ReadReport, gaps: Sequence[Gap] = ((0, None),)) -> Iterator[Sequence[Answer]]:
-        documents = documents_of(*reading, report, question, keep_empty=predictor.keep_empty, reads=model.encode.reads)
-        return engine.answers(predictor, _groups(documents, gaps, batch_size))
+        documents = documents_of(*reading, report, question, keep_empty=embeds, reads=model.encode.reads)
+        return engine.answers(opened, _groups(documents, gaps, batch_size))
 
     def said(number: int, cut: int, report: ReadReport) -> str:
         counts = {
-            f"cut at {predictor.max_length:,} tokens": cut,
+            f"cut at {opened.max_length:,} tokens": cut,
             form.empty: report.empty,
             "with half a character replaced": report.replaced,
             "left out, as they cannot be read": report.bad,
@@ -287,11 +290,8 @@ def answer_files(
 
 
 def _groups(documents: Iterator[Document], gaps: Iterable[Gap], batch_size: int) -> Iterator[list[Document]]:
-    """The documents of the gaps, some batches at a time; those of a group have the same fields.
-
-    A group depends on nothing before its first document, so that a run that goes on at one makes the same groups.
-    """
-    done = 0
+    """The documents of the gaps, some batches at a time; those of a group have the same fields."""
+    done = 0  # a group depends on nothing before its first document: a run that goes on at one makes the same groups
     for first, end in gaps:
         span = islice(documents, first - done, None if end is None else end - done)
         for _, alike in groupby(span, lambda document: [field is None for field in document]):
@@ -300,15 +300,12 @@ def _groups(documents: Iterator[Document], gaps: Iterable[Gap], batch_size: int)
 
 
 def _ask_of_lines(documents: Iterable[Document], encode: windows.DocumentEncoder) -> list[str]:
-    """What :func:`~torch_linformer.data.windows.ask_of_lines` asks of the first texts, of which a part is counted.
-
-    It reads no further than shows that many of them are longer.
-    """
+    """What :func:`~torch_linformer.data.windows.ask_of_lines` asks of the first texts, of which a part is counted."""
     texts, longer = list[str](), 0
     for document in islice(documents, windows.MANY_TEXTS):
         longer += len(document.text) > _LONGER
         if longer > _SPARED + (1 - windows.NEARLY_ALL) * len(texts):
-            return []
+            return []  # without reading the others
         texts.append(document.text[:_LONGER])
     if len(texts) < windows.MANY_TEXTS:
         return []

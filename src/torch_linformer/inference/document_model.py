@@ -164,9 +164,10 @@ class DocumentEmbedder(DocumentModel):
     Args:
         folder: of the model, with or without a head, and its tokenizer; of an encoder-decoder its encoder reads.
         prompt_name: one of the folder's prompts, for documents whose prompt is not named; its default one if None.
-        overflow: how long documents are read, see `DocumentEncoder`, as for
-        stride. If None, in windows by an encoder that is not linear, which lie side by side, and where several vectors
-            are wanted, unless they are pieces of one pass or have the words of a whole document; otherwise cut.
+        overflow: how long documents are read, see `DocumentEncoder`. If None, in windows by an encoder that is not
+            linear, and where several vectors are wanted, unless they are pieces of one pass or have the words of a
+            whole document; otherwise cut.
+        stride: see `DocumentEncoder`; if None, the windows of an encoder that is not linear lie side by side.
         most: vectors of a document of windows, each the mean of neighboring ones; None for one a window.
         spans: whether an answer says, as ``spans``, where in the text what each vector stands for begins and ends.
         normalize: whether vectors have length 1.

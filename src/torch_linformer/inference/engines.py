@@ -21,7 +21,7 @@ import torch
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import Answer
-from torch_linformer.inference.predictor import Predictor
+from torch_linformer.inference.predictor import FolderModel
 from torch_linformer.opening.devices import resolve_device
 
 ENGINES = ("local", "ray")
@@ -56,23 +56,25 @@ class Engine:
         if self.name == "local" and self.workers > 1 and resolve_device(device) != "cpu":
             raise InputError("--workers share the threads of a CPU: add --device cpu, or leave --workers out")
 
-    def answers(self, predictor: Predictor, groups: Iterable[Sequence[Document]]) -> Iterator[list[Answer]]:
+    def answers(self, model: FolderModel, groups: Iterable[Sequence[Document]]) -> Iterator[list[Answer]]:
         """The answers to groups of documents, in their order."""
         if self.name == "ray":
-            return _on_ray(self.workers, self.ray_address, predictor, groups)
+            return _on_ray(self.workers, self.ray_address, model, groups)
         if self.workers == 1:
-            return map(predictor.answers, groups)
-        model = predictor.folder, tuple(predictor.options.items())
-        return in_processes(self.workers, partial(_answers, *model), groups)
+            return map(model.answers, groups)
+        sent = type(model), model.folder, tuple(model.options.items())
+        return in_processes(self.workers, partial(_answers, *sent), groups)
 
 
-def _answers(folder: str, options: tuple[tuple[str, Any], ...], group: Sequence[Document]) -> list[Answer]:
-    return _opened(folder, options).answers(group)
+def _answers(
+    kind: type[FolderModel], folder: str, options: tuple[tuple[str, Any], ...], group: Sequence[Document]
+) -> list[Answer]:
+    return _opened(kind, folder, options).answers(group)
 
 
 @cache
-def _opened(folder: str, options: tuple[tuple[str, Any], ...]) -> Predictor:
-    return Predictor(folder, **dict(options))
+def _opened(kind: type[FolderModel], folder: str, options: tuple[tuple[str, Any], ...]) -> FolderModel:
+    return kind(folder, **dict(options))
 
 
 def in_processes(workers: int, compute: Callable[[Group], Result], groups: Iterable[Group]) -> Iterator[Result]:
@@ -118,10 +120,7 @@ def _in_order(
 
 
 def _begin(threads: int) -> None:
-    """Make this process a worker of so many threads, which ends with its parent: one that is killed tells it nothing.
-
-    It does so before it opens the model, which takes long.
-    """
+    """Make this process a worker of so many threads, which ends with its parent: a killed one tells it nothing."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # Ctrl-C and a closed terminal are for the parent
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # of tokenizers
@@ -146,13 +145,13 @@ def _signals_held() -> Iterator[None]:
 
 
 def _on_ray(
-    workers: int, address: str | None, predictor: Predictor, groups: Iterable[Sequence[Document]]
+    workers: int, address: str | None, model: FolderModel, groups: Iterable[Sequence[Document]]
 ) -> Iterator[list[Answer]]:
     """Each worker has a model; one that dies is started again, and gets again what it was given."""
     with _ray(address, workers) as ray:
-        gpus = int(resolve_device(predictor.device) == "cuda")
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Predictor)
-        actors = [remote.remote(predictor.folder, **predictor.options) for _ in range(workers)]
+        gpus = int(resolve_device(model.device) == "cuda")
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(type(model))
+        actors = [remote.remote(model.folder, **model.options) for _ in range(workers)]
         turns = cycle(actors)
         yield from _in_order(lambda group: next(turns).answers.remote(group), ray.get, groups, AHEAD * workers)
 

@@ -24,9 +24,7 @@ class Choice:
     """How the next token is chosen."""
 
     max_new_tokens: int = 200  # at most, if the end token does not come first
-    temperature: float | None = (
-        None  # divides the scores that tokens are drawn by; None is 1, and 0 takes the likeliest
-    )
+    temperature: float | None = None  # divides the scores of tokens that are drawn; None is 1, 0 takes the likeliest
     top_k: int | None = None  # draw only from this number of likeliest tokens
     top_p: float | None = None  # draw only from the likeliest tokens that together have this share of the probability
     num_beams: int = 1  # above 1, search for the likeliest text with this number of beams, and draw nothing

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from glob import has_magic
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.formats import VECTORS
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.streamed import Document, documents_of, given_files
+from torch_linformer.data.reading.streamed import Document, documents_of, given_files, is_stream
 from torch_linformer.data.words import search_words
 from torch_linformer.errors import InputError
 from torch_linformer.inference.document_model import DocumentEmbedder
@@ -175,7 +175,7 @@ class Searcher:
                 raise InputError(f"--output {os.fspath(output)}: {name} keeps what it has read itself; leave it out")
         elif output is not None or file is None:
             self.folder = None if output is None else Path(output)
-        elif file == "-" or (has_magic(file) and not Path(file).exists()):
+        elif is_stream(file) or (has_magic(file) and not Path(file).exists()):
             raise InputError(f"{file}: where should its vectors lie? Name a folder with --output")
         else:
             self.folder = Path(os.path.abspath(file) + SUFFIX)
@@ -282,7 +282,7 @@ class Searcher:
         return hits
 
     def _use(self, table: pyarrow.Table, spreads: list[float] | None = None) -> None:
-        """Search in these documents; the spreads are measured if None: lines of documents ask for others."""
+        """Search in these documents; the spreads are measured if None."""
         self.ids: list[str] = table["id"].to_pylist()
         self._texts = table["text"]
         self.vectors, self._begins = _values(table["vectors"])
@@ -293,17 +293,20 @@ class Searcher:
             counts = sparse.csr_matrix((_values(table["counts"])[0], words, begins), shape=(len(self), _WORDS))
             self._tfidf = TfidfTransformer(sublinear_tf=True)
             self._words = self._tfidf.fit_transform(counts).T.tocsr()
-        if spreads is None:
-            measured = [[usual] * _LINES_OF_IT for usual in _USUAL]
-            for document in np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(int)):
-                lines = list(_LINES.finditer(self.text(document)))
-                line = lines[len(lines) // 2].group()
-                if len(self) > 1 and self._embedder.encode.reads([line])[0]:
-                    for _, (_, *similarities) in self._similarities([line]):
-                        for values, kept in zip(similarities, measured, strict=True):
-                            kept.append(float(np.delete(values, document).std()))
-            spreads = [float(np.mean(kept)) for kept in measured]
-        self._spreads = spreads
+        self._spreads = self._measured_spreads() if spreads is None else spreads
+
+    def _measured_spreads(self) -> list[float]:
+        """Those of similarities of vectors and of words, as the middle lines of some documents ask for the others."""
+        measured = [[usual] * _LINES_OF_IT for usual in _USUAL]
+        sample = np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(int)).tolist() if len(self) > 1 else []
+        spans = [[*_LINES.finditer(self.text(document))] for document in sample]
+        lines = [of_document[len(of_document) // 2].group() for of_document in spans]
+        are_read = self._embedder.encode.reads(lines)
+        asked = self._similarities([line for line, is_read in zip(lines, are_read, strict=True) if is_read])
+        for document, (_, (_, *similarities)) in zip(compress(sample, are_read), asked, strict=True):
+            for values, kept in zip(similarities, measured, strict=True):
+                kept.append(float(np.delete(values, document).std()))
+        return [float(np.mean(kept)) for kept in measured]
 
     def _documents(
         self, given: str | os.PathLike[str] | Sequence[str] | Mapping[str, str], options: DataOptions

@@ -1,12 +1,16 @@
 """What a command shows while it runs and when it has ended: sentences, tables and reports, on one console."""
 
+import textwrap
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID
+from rich.table import Table
+from rich.text import Text
 
 from torch_linformer.reporting.report import Report
-from torch_linformer.reporting.tables import printable, results_table
+from torch_linformer.reporting.tables import are_numbers, format_table, printable
 
 
 class Screen:
@@ -22,9 +26,26 @@ class Screen:
         self.console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        shown = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-        names = [printable(name) for name in columns]
-        self.console.print(results_table(printable(title), names, shown, self.console.width))
+        """A table of :func:`format_table`, every text as it is; where it is too wide, its numbers are never broken."""
+        cells = format_table(columns, rows)
+        headings, *shown = ([printable(cell) for cell in row] for row in (columns, *cells.rows))
+        widest = [max(map(len, column)) for column in zip(headings, *shown, strict=True)]
+        too_wide = sum(widest) + 3 * len(columns) + 1 > self.console.width
+        table = Table(
+            title=Text(printable(title), style="bold") if title else None,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0 if too_wide else 1),
+        )
+        for number, (heading, right) in enumerate(zip(headings, cells.right, strict=True)):
+            column = [row[number] for row in shown]
+            whole = right or are_numbers(column)  # numbers may name the rows too
+            if whole and too_wide:
+                heading = textwrap.fill(heading, max(map(len, column)), break_long_words=False, break_on_hyphens=False)
+            table.add_column(Text(heading), justify="right" if right else "left", no_wrap=whole)
+        for row in shown:
+            table.add_row(*map(Text, row))
+        self.console.print(table)
 
     def report(self, report: Report) -> None:
         """Facts and tables of the sections that are no details; last, near the prompt, the verdict."""

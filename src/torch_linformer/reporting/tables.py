@@ -1,14 +1,9 @@
-"""Numbers as people read them, and tables of them for the terminal."""
+"""Numbers as people read them, and texts that a terminal can show."""
 
 import math
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 MISSING = "–"  # no value is not zero
@@ -124,36 +119,13 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Fo
         if len(row) != len(columns):
             raise ValueError(f"every row needs {len(columns)} cells, one a column, got {len(row)}: {list(row)!r}")
     cells = [[format_cell(value) for value in row] for row in rows]
-
     known = [[row[column] for row in cells if row[column] != MISSING] for column in range(len(columns))]
-    return FormattedTable(columns, cells, [number > 0 and _are_numbers(column) for number, column in enumerate(known)])
+    return FormattedTable(columns, cells, [number > 0 and are_numbers(column) for number, column in enumerate(known)])
 
 
-def _are_numbers(cells: Sequence[str]) -> bool:
+def are_numbers(cells: Sequence[str]) -> bool:
+    """Whether there are cells, and each is a number, with a unit or not."""
     return bool(cells) and all(map(_NUMBER.fullmatch, cells))
-
-
-def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> Table:
-    """Table of `format_table` for a terminal of `width`; every text is shown as it is (no rich markup is read)."""
-    shown = format_table(columns, rows)
-    widest = [max(map(len, column)) for column in zip(columns, *shown.rows, strict=True)]
-    too_wide = sum(widest) + 3 * len(columns) + 1 > width
-    table = Table(
-        title=Text(title, style="bold") if title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0 if too_wide else 1),
-    )
-    for number, (heading, right) in enumerate(zip(columns, shown.right, strict=True)):
-        # Where a table is too wide its headings and texts are broken, never its numbers, which may name the rows too.
-        column = [row[number] for row in shown.rows]
-        whole = right or _are_numbers(column)
-        if whole and too_wide:
-            heading = textwrap.fill(heading, max(map(len, column)), break_long_words=False, break_on_hyphens=False)
-        table.add_column(Text(heading), justify="right" if right else "left", no_wrap=whole)
-    for row in shown.rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
 
 
 def printable(text: str) -> str:

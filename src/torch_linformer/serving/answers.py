@@ -22,6 +22,7 @@ from torch_linformer.inference.document_model import (
 )
 from torch_linformer.opening.load import load_reader, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
+from torch_linformer.serving.limits import Limits
 from torch_linformer.serving.protocol import (
     CLASSIFY,
     EMBED,
@@ -34,18 +35,6 @@ from torch_linformer.serving.protocol import (
     wrong_value,
 )
 from torch_linformer.serving.queues import MAX_CHARS_PER_TOKEN, Batcher, Prepare, Tokenizing
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a client may send; more is refused."""
-
-    max_body: int = 8_000_000  # bytes of a request's body
-    max_tokens: int = 131_072  # of all texts of a request
-    max_queue: int = 256  # requests that have begun and are not answered
-    body_seconds: float = 30.0  # how long a body may take to come
-    truncate: bool = False  # whether a text longer than the model reads is cut where the request does not say
-    api_key: str | None = None  # what clients must send as ``Authorization: Bearer``; None lets everybody in
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from torch_linformer.serving.answers import Answerer, Limits, ServedModel
+from torch_linformer.serving.answers import Answerer, ServedModel
+from torch_linformer.serving.limits import Limits
 from torch_linformer.serving.protocol import (
     CLASSIFY,
     EMBED,

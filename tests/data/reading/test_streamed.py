@@ -1,6 +1,8 @@
 import io
 import json
+import os
 import sys
+import threading
 
 import pytest
 
@@ -38,6 +40,15 @@ def test_documents_without_text_are_counted_and_may_keep_their_places(found):
     assert found("") == []
     unread = found(rows("a", "unread"), TEXT, report, reads=lambda texts: [text == "a" for text in texts])
     assert len(unread) == 1 and report.empty == 4
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for content, texts in (("wet\nmud\n", ["wet\nmud\n"]), ('{"text": "wet"}\n{"text": "mud"}\n', ["wet", "mud"])):
+        threading.Thread(target=(tmp_path / "pipe").write_text, args=(content,)).start()
+        documents = list(documents_of([str(tmp_path / "pipe")], TEXT, NO_OPTIONS, ReadReport()))
+        assert [document.text for document in documents] == texts
+    assert documents[1].where == f"{tmp_path / 'pipe'}, line 2"
 
 
 def test_the_text_column_is_recognised_or_named(found):

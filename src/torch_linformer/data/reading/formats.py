@@ -188,11 +188,15 @@ class File:
 @contextmanager
 def decoded(stream: BinaryIO, name: str | Path, encoding: str) -> Iterator[TextIO]:
     """Bytes as text with its line ends; see `File.open`."""
+    text = io.TextIOWrapper(stream, encoding, "strict" if _is_wide(encoding) else "surrogateescape", newline="")
     try:
-        yield io.TextIOWrapper(stream, encoding, "strict" if _is_wide(encoding) else "surrogateescape", newline="")
+        yield text
     except UnicodeError as error:
         reason = getattr(error, "reason", error)  # UTF-16 without its mark has none
         raise InputError(f"{name}: not {encoding} ({reason}); name another with --encoding") from None
+    finally:
+        if not stream.closed:
+            text.detach()  # who opened it closes it
 
 
 def open_file(path: Path, options: DataOptions, note: Callable[[str], object]) -> File:

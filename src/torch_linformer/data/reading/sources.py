@@ -236,12 +236,12 @@ def _rows(root: Path, options: DataOptions, note: Note, whole: bool, labeled: bo
             yield Row(str(path), unreadable(path, error))
 
 
-def stream_rows(stream: BinaryIO, options: DataOptions) -> Iterator[Row]:
-    """The rows of standard input: JSON lines if the first line that is not blank holds a JSON object.
+def stream_rows(stream: BinaryIO, options: DataOptions, name: str = "standard input") -> Iterator[Row]:
+    """The rows of what is read only once: JSON lines if the first line that is not blank holds a JSON object.
 
     Otherwise everything up to the end is one document, under `text`. An empty stream has no rows.
     """
-    name, encoding = "standard input", options.encoding
+    encoding = options.encoding
     try:
         with decoded(stream, name, encoding or "utf-8-sig") as lines:
             head: list[str] = []

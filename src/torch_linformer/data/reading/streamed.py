@@ -4,6 +4,7 @@ import glob
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -45,7 +46,7 @@ def documents_of(
     keep_empty: bool = False,
     reads: Reads = all_of,
 ) -> Iterator[Document]:
-    """Every row that has text, which ``reads`` judges too, of some files or folders; "-" is standard input.
+    """Every row that has text, which ``reads`` judges too, of some files, pipes or folders; "-" is standard input.
 
     The columns are recognized as in training. ``question`` is asked of every text. Rows without text are counted in the
     report, and left out unless they are to be kept; those that cannot be read are left to it.
@@ -58,7 +59,7 @@ def documents_of(
                 Path(file).stat()
             except OSError as error:
                 raise unreadable(file, error) from None
-        found = stream_rows(sys.stdin.buffer, options) if file == "-" else read_rows([Path(file)], options, report.note)
+        found = _once(file, name, options) if is_stream(file) else read_rows([Path(file)], options, report.note)
         rows = _readable(found, report)
         sample = list(islice(rows, SAMPLE_ROWS))
         if not sample:
@@ -88,6 +89,16 @@ def documents_of(
             report.replaced += row.replaced
             if text or keep_empty:
                 yield Document(row.where, text, asked, words, identity)
+
+
+def is_stream(file: str) -> bool:
+    """Whether it can be read only once: standard input, ``<(command)``, or another pipe."""
+    return file == "-" or Path(file).is_fifo()
+
+
+def _once(file: str, name: str, options: DataOptions) -> Iterator[Row]:
+    with nullcontext(sys.stdin.buffer) if file == "-" else open(file, "rb") as stream:
+        yield from stream_rows(stream, options, name)
 
 
 def _readable(rows: Iterable[Row], report: ReadReport) -> Iterator[Row]:
