@@ -79,10 +79,6 @@ class TransformerLayer(nn.Module):
             if isinstance(module, Attention | nn.Linear | nn.LayerNorm):
                 module.reset_parameters()
 
-    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""
-        resize_maps(self, max_len, mode)
-
     def norm(self, branch: int) -> nn.LayerNorm:
         """The norm of a branch, counted from 1."""
         return cast(nn.LayerNorm, getattr(self, f"norm{branch}"))
@@ -176,6 +172,10 @@ class SelfAttentionLayer(TransformerLayer):
 
     def __init__(self, self_attn: Attention, *layout: Any, **options: Any) -> None:
         super().__init__({"self_attn": self_attn}, *layout, **options)
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""
+        resize_maps(self, max_len, mode)
 
     def can_chunk(self, padding: Padding | None, src_mask: Tensor | None, is_causal: bool, need_weights: bool) -> bool:
         """Whether a call with these arguments runs in chunks; a mask that is to be refused goes to the attention.
