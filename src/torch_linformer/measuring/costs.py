@@ -9,6 +9,7 @@ import torch
 
 from torch_linformer.choices import Sharing
 from torch_linformer.functional.products import SlotProducts, count_multiplications
+from torch_linformer.nn.options import ONE_MAP, PER_HEAD
 
 Order = Literal["compress_first", "project_last"]
 
@@ -69,15 +70,16 @@ def linformer_attention_cost(sizes: LayerSizes, sharing: Sharing = "headwise", o
     which is the one that is computed.
 
     Raises:
-        ValueError: for ``none`` compressed first: a head's own matrix cannot come before the heads are made.
+        ValueError: for ``none`` or ``kv_per_head`` compressed first: a head's own matrix cannot come before the heads
+            are made.
     """
     if order is None:
-        orders: tuple[Order, ...] = ("project_last",) if sharing == "none" else ("compress_first", "project_last")
+        orders: tuple[Order, ...] = ("project_last",) if sharing in PER_HEAD else ("compress_first", "project_last")
         return min(linformer_attention_cost(sizes, sharing, order) for order in orders)
-    if sharing == "none" and order == "compress_first":
-        raise ValueError("sharing 'none' has no order compress_first: every head has a matrix of its own")
+    if sharing in PER_HEAD and order == "compress_first":
+        raise ValueError(f"sharing {sharing!r} has no order compress_first: every head has a matrix of its own")
     n, k, c = sizes.length, sizes.k, sizes.width
-    one_compressed = sharing in ("kv", "layerwise")
+    one_compressed = sharing in ONE_MAP
     both_orders = count_multiplications(n, SlotProducts(lambda length: k, [(c, c), (c, c)], k, one_compressed))
     counted = both_orders[order == "project_last"]
     between = 2 * n * c if order == "project_last" else (1 if one_compressed else 2) * k * c
