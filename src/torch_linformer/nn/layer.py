@@ -211,10 +211,7 @@ class SelfAttentionLayer(TransformerLayer):
 
 
 class Stack(nn.Module):
-    """Layers, a final norm if there is one, and the map to slots that the layers share if they share one.
-
-    ``chunk_size`` is that of the final norm in inference; the layers have their own.
-    """
+    """Layers, a final norm if there is one, and the map to slots that the layers share if they share one."""
 
     def __init__(
         self,
@@ -223,18 +220,21 @@ class Stack(nn.Module):
         shared_projection: SequenceMap | None = None,
         *,
         activation_memory: ActivationMemory = "none",
-        chunk_size: int | None = None,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.shared_projection = shared_projection
-        self.activation_memory, self.chunk_size = activation_memory, chunk_size
-        check_chunk_size(chunk_size)
+        self.activation_memory = activation_memory
         check_activation_memory(activation_memory, all(layer.norm_first for layer in self.each_layer()))
 
     def each_layer(self) -> Iterator[TransformerLayer]:
         return (cast(TransformerLayer, layer) for layer in self.layers)
+
+    @property
+    def chunk_size(self) -> int | None:
+        """Positions that inference works on at once, in the final norm as in the layers; None for all."""
+        return cast(TransformerLayer, self.layers[0]).chunk_size if len(self.layers) > 0 else None
 
     def reset_parameters(self) -> None:
         for module in (*self.each_layer(), self.norm, self.shared_projection):
@@ -257,7 +257,7 @@ class Stack(nn.Module):
         """The final norm, if there is one."""
         if self.norm is None:
             return x
-        if len(self.layers) == 0 or not runs_in_chunks(self.chunk_size):
+        if not runs_in_chunks(self.chunk_size):
             return cast(Tensor, self.norm(x))
         dim = next(self.each_layer()).sequence_dim(x)
         return map_chunks(self.norm, self, x, self.chunk_size, dim, overwrite=overwrite)
