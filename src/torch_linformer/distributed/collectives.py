@@ -17,20 +17,13 @@ from torch.autograd.function import once_differentiable
 
 
 class Peers:
-    """The processes that hold the pieces of one sequence, in the order of the pieces.
-
-    Attributes:
-        bounds: piece r is positions ``bounds[r]`` to ``bounds[r + 1]``.
-        rank: which of them this is.
-        count: how many they are.
-        sent: bytes that this process has given to others: a tensor that is summed counts once.
-        messages: how many times it has waited for the others.
-    """
+    """The processes that hold the pieces of one sequence, in the order of the pieces."""
 
     def __init__(self, group: dist.ProcessGroup, bounds: Sequence[int]) -> None:
-        self.group, self.bounds = group, bounds
+        self.group, self.bounds = group, bounds  # piece r is positions bounds[r] to bounds[r + 1]
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
-        self.sent = self.messages = 0
+        self.sent = 0  # bytes that this process has given to others: a tensor that is summed counts once
+        self.messages = 0  # how many times it has waited for the others
         self._neighbors: dict[int, tuple[dict[int, slice], dict[int, int]]] = {}  # layers of one model ask for the same
 
     def total(self, share: Tensor) -> Tensor:

@@ -133,10 +133,6 @@ class CausalState:
         """The rows of the batch that ``index`` names, in its order."""
         return type(self)(*(x.index_select(0, index) for x in self.tensors()))
 
-    def like(self, other: "CausalState") -> list[Tensor]:
-        """All tensors, of the types of another state's."""
-        return [x.to(y.dtype) for x, y in zip(self.tensors(), other.tensors(), strict=True)]
-
     def tensors(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in fields(self)]
 

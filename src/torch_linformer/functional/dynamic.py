@@ -95,16 +95,11 @@ class SegmentPrior(NamedTuple):
     r"""Where in its row each slot looks at first: :math:`p_{ij} = -s_j (t_i - c_j)^2`.
 
     :math:`t_i = (i + ½) K / n` is the place of the i-th of a row's n real tokens, counted in segments.
-
-    Attributes:
-        centers: c, ``(K,)``, at least float32.
-        steepness: s, ``(K,)``, likewise.
-        num_slots: the number K of all slots, of which these may be a part.
     """
 
-    centers: Tensor
-    steepness: Tensor
-    num_slots: int
+    centers: Tensor  # c, (K,), at least float32
+    steepness: Tensor  # s, (K,), likewise
+    num_slots: int  # K of all slots, of which these may be a part
 
     @classmethod
     def of(cls, shift: Tensor, log_steepness: Tensor) -> Self:

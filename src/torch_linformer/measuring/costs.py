@@ -16,25 +16,15 @@ Order = Literal["compress_first", "project_last"]
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSizes:
-    """One layer on one batch.
+    """One layer on one batch."""
 
-    Attributes:
-        length: tokens N.
-        k: slots K.
-        batch: rows B.
-        width: model width C.
-        heads: heads H.
-        feedforward: width F of the feed-forward; 0 for an attention only.
-        dtype: of the intermediate results: ``float32``, ``bfloat16`` or ``float16``.
-    """
-
-    length: int
-    k: int
-    batch: int = 1
-    width: int
-    heads: int
-    feedforward: int = 0
-    dtype: str = "float32"
+    length: int  # tokens N
+    k: int  # slots K
+    batch: int = 1  # rows B
+    width: int  # of the model, C
+    heads: int  # H
+    feedforward: int = 0  # width F of the feed-forward; 0 for an attention only
+    dtype: str = "float32"  # of the intermediate results: float32, bfloat16 or float16
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -44,15 +34,10 @@ class LayerSizes:
 
 
 class Cost(NamedTuple):
-    """Cost of one forward step.
+    """Cost of one forward step."""
 
-    Attributes:
-        multiplications: of the matrix products; a multiplication and its addition are two floating point operations.
-        bytes: of all intermediate results, each counted once: what training keeps of them, more than inference does.
-    """
-
-    multiplications: int
-    bytes: int
+    multiplications: int  # of the matrix products; a multiplication and its addition are two floating point operations
+    bytes: int  # of all intermediate results, each counted once: what training keeps of them, more than inference does
 
 
 def full_attention_cost(sizes: LayerSizes) -> Cost:
