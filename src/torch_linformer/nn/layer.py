@@ -247,11 +247,12 @@ class Stack(nn.Module):
         if len(each_past) != len(self.layers):
             raise ValueError(f"pasts must be one Past a layer, {len(self.layers)} in all, got {len(each_past)}")
         # A layer that is computed again would find its past brought up to date already.
-        again = self.activation_memory == "checkpoint" and torch.is_grad_enabled() and pasts is None
+        is_kept = self.activation_memory != "checkpoint" or not torch.is_grad_enabled() or pasts is not None
+        again = None if is_kept else computed_again(self)
         for layer, past in zip(self.layers, each_past, strict=True):
             # Transformers' own switch makes the layer do the same by itself: once is enough.
             switched = getattr(layer, "gradient_checkpointing", False) and layer.training
-            yield computed_again(layer, self) if again and not switched else layer, past
+            yield layer if again is None or switched else partial(again, layer), past
 
     def finish(self, x: Tensor, overwrite: bool = False) -> Tensor:
         """The final norm, if there is one."""
