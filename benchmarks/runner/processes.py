@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from runner.suite import Case, Contender, Measurement, Suite
 from runner.timing import OUT_OF_MEMORY, Step, explain
-from torch_linformer.measuring.step import PeakMemory, die_first, limited_memory, mean_seconds, release_memory
+from torch_linformer.measuring.step import PeakMemory, limited_memory, mean_seconds, release_memory
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,12 @@ def _serve_probe(sender: Connection, suite: Suite, name: str, case: Case, thread
         peak = Peak(error=explain(error))
     with contextlib.suppress(BrokenPipeError):  # the parent was interrupted and no longer waits
         sender.send(peak)
+
+
+def die_first() -> None:
+    """Where the machine runs out of memory nevertheless, let the kernel kill this process and no other."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def cause_of_death(exit_code: int | None) -> str:

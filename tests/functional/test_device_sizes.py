@@ -56,7 +56,7 @@ def test_causal_segments_of_another_device_are_longer(monkeypatch):
 def test_pooled_scores_of_another_device_are_one_block():
     def blocks(device):
         queries, scored = torch.rand(2, 300, 4, device=device), torch.rand(3, 2, 5_000, 4, device=device)
-        prior, tokens = SegmentPrior(*torch.zeros(2, 300, device=device)), torch.tensor([5_000], device=device)
+        prior, tokens = SegmentPrior.of(*torch.zeros(2, 300, device=device)), torch.tensor([5_000], device=device)
         return len(list(Reach(Scoring(queries, prior, scored, tokens, 0, None)).blocks()))
 
     assert blocks(META) == 1

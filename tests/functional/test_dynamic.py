@@ -34,7 +34,7 @@ def pooled_by(inputs, tokens=None, **options):
     if tokens is not None:
         mask = trailing(tokens, length)
     number = torch.tensor([length] if tokens is None else tokens)
-    return pool(queries, SegmentPrior(shift, log_steepness), scored, pooled, number, padding_mask=mask, **options)
+    return pool(queries, SegmentPrior.of(shift, log_steepness), scored, pooled, number, padding_mask=mask, **options)
 
 
 def literal(inputs, tokens=None):
@@ -85,7 +85,7 @@ def test_slots_and_every_gradient_are_those_of_the_definition(gradients, take_at
 
 def test_the_prior_by_hand():
     """Two slots of a row of four tokens, which stand at ¼, ¾, 5/4 and 7/4 segments; the centers at ½ and 3/2."""
-    prior = SegmentPrior(torch.tensor([0.0, 0.25]), torch.tensor([0.0, 0.5]))
+    prior = SegmentPrior.of(torch.tensor([0.0, 0.25]), torch.tensor([0.0, 0.5]))
     scores = prior.scores(prior.distances(slice(0, 4), torch.tensor([4])))[0]
     first = [-2 * x**2 for x in (-0.25, 0.25, 0.75, 1.25)]
     second = [-2 * 1.6487213 * x**2 for x in (-1.5, -1.0, -0.5, 0.0)]
@@ -96,7 +96,7 @@ def test_weights_to_look_at_are_those_that_pool():
     inputs = draw_inputs(0, 2, 2, 7, 3, 4, [5])
     queries, shift, log_steepness, scored, sequence = inputs
     mask = trailing([7, 2], 7)
-    weights = pooling_weights(queries, SegmentPrior(shift, log_steepness), scored, torch.tensor([7, 2]), mask)
+    weights = pooling_weights(queries, SegmentPrior.of(shift, log_steepness), scored, torch.tensor([7, 2]), mask)
     assert_close(weights @ sequence, pooled_by(inputs, [7, 2]).slots[0])
     assert not weights[1, ..., 2:].any()
     assert_close(weights.sum(dim=-1), torch.ones(2, 2, 3, **DOUBLE))
@@ -113,7 +113,7 @@ def test_slots_of_parts_are_joined_to_those_of_the_whole(v_widths, cuts, tokens)
     mask = None if tokens is None else trailing(tokens, 7)
     number, joined = torch.tensor([7] if tokens is None else tokens), None
     for start, stop in zip((0, *cuts), (*cuts, 7), strict=True):
-        prior, part = SegmentPrior(shift, log_steepness), slice(start, stop)
+        prior, part = SegmentPrior.of(shift, log_steepness), slice(start, stop)
         there = None if mask is None else mask[:, part]
         sequences = [x[:, :, part] for x in pooled]
         found = pool(queries, prior, scored[:, :, part], sequences, number, first=start, padding_mask=there)
@@ -177,7 +177,7 @@ def low_precision_results(function, inputs, gradients):
 def plainly(inputs):
     """The definition in the type of the inputs, with a softmax in float32 as PyTorch's own."""
     queries, shift, log_steepness, scored, sequence = inputs
-    prior = SegmentPrior(shift, log_steepness)
+    prior = SegmentPrior.of(shift, log_steepness)
     scores = (queries @ scored.mT).to(torch.promote_types(scored.dtype, torch.float32))
     scores = scores + prior.scores(prior.distances(slice(0, scored.shape[2]), torch.tensor([scored.shape[2]])))
     return (torch.softmax(scores, dim=-1).to(sequence.dtype) @ sequence).to(scores.dtype)

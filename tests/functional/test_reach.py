@@ -54,7 +54,7 @@ def found(monkeypatch, take_at_once, gradients, given, at_once, tokens=None):
     queries, shift, log_steepness, scored, sequence = given
     number = torch.tensor([LENGTH] if tokens is None else tokens)
     mask = None if tokens is None else torch.arange(LENGTH) >= number[:, None]
-    (slots,) = pool(queries, SegmentPrior(shift, log_steepness), scored, [sequence], number, padding_mask=mask).slots
+    (slots,) = pool(queries, SegmentPrior.of(shift, log_steepness), scored, [sequence], number, padding_mask=mask).slots
     return [slots, *gradients(slots, given)]
 
 
@@ -100,7 +100,7 @@ def test_gradients_of_parts_that_some_slots_do_not_reach(monkeypatch, take_at_on
         given[2][0] = -12.0
     expected = found(monkeypatch, take_at_once, gradients, given, 2**13)
     queries, shift, log_steepness, scored, sequence = given
-    prior, number, parts = SegmentPrior(shift, log_steepness), torch.tensor([LENGTH]), []
+    prior, number, parts = SegmentPrior.of(shift, log_steepness), torch.tensor([LENGTH]), []
     for there in (slice(0, 600), slice(600, LENGTH)):
         keys, values = scored[:, :, there], [sequence[:, :, there]]
         parts.append(pool(queries, prior, keys, values, number, first=there.start))
@@ -113,7 +113,7 @@ def test_what_is_no_number_stays_in_sight(monkeypatch, take_at_once, width):
     take_at_once(monkeypatch, pooled_scores=2**13)
     queries, shift, log_steepness, scored, sequence = inputs(width)
     log_steepness[7] = float("nan")
-    slots = pool(queries, SegmentPrior(shift, log_steepness), scored, [sequence], torch.tensor([LENGTH])).slots[0]
+    slots = pool(queries, SegmentPrior.of(shift, log_steepness), scored, [sequence], torch.tensor([LENGTH])).slots[0]
     assert slots[:, :, 7].isnan().all() and slots[:, :, 30].isfinite().all()
 
 
@@ -123,6 +123,6 @@ def test_tensors_without_numbers(monkeypatch, take_at_once):
     take_at_once(monkeypatch, pooled_scores=2**13)
     with FakeTensorMode():
         queries, scored = torch.empty(HEADS, SLOTS, WIDTH), torch.empty(1, HEADS, LENGTH, WIDTH)
-        prior = SegmentPrior(torch.empty(SLOTS), torch.empty(SLOTS))
+        prior = SegmentPrior.of(torch.empty(SLOTS), torch.empty(SLOTS))
         found = pool(queries, prior, scored, [scored], torch.full((1,), LENGTH))
     assert found.slots[0].shape == (1, HEADS, SLOTS, WIDTH)

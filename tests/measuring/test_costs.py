@@ -56,7 +56,7 @@ def test_batch_and_dtype_multiply():
     assert more == Cost(multiplications=3 * once.multiplications, bytes=3 * once.bytes // 2)
 
 
-@pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
+@pytest.mark.parametrize("sharing", ["none", "kv_per_head", "headwise", "kv"])
 @pytest.mark.parametrize("length", [17, 101])
 def test_our_attention_computes_what_the_model_says(sharing, length):
     sizes = replace(LARGER, length=length)
@@ -80,9 +80,10 @@ def test_ordinary_attention_computes_what_the_model_says():
     assert counted_multiplications(module, LARGER) == full_attention_cost(LARGER).multiplications
 
 
-def test_heads_with_matrices_of_their_own_cannot_compress_first():
-    with pytest.raises(ValueError, match="'none' has no order compress_first"):
-        linformer_attention_cost(SIZES, "none", "compress_first")
+@pytest.mark.parametrize("sharing", ["none", "kv_per_head"])
+def test_heads_with_matrices_of_their_own_cannot_compress_first(sharing):
+    with pytest.raises(ValueError, match=f"'{sharing}' has no order compress_first"):
+        linformer_attention_cost(SIZES, sharing, "compress_first")
 
 
 def test_the_ratio_of_layers_counts_the_feedforward_on_both_sides():

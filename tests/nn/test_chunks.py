@@ -25,7 +25,7 @@ def full_stack(activation_memory="none", chunk_size=None, norm_first=False, **op
     layer = ReversibleEncoderLayer if activation_memory == "reversible" else EncoderLayer
     layers = (layer(FullAttention(WIDTH, 4), 17, 0.0, norm_first=norm_first, chunk_size=chunk_size) for _ in range(2))
     norm = torch.nn.LayerNorm(WIDTH) if norm_first else None
-    return Encoder(layers, norm, activation_memory=activation_memory, chunk_size=chunk_size).double()
+    return Encoder(layers, norm, activation_memory=activation_memory).double()
 
 
 def stack(**options):

@@ -162,6 +162,13 @@ def test_arguments_of_a_stack_reach_its_layers():
         assert layer.linear1.out_features == 17
 
 
+@pytest.mark.parametrize("activation_memory", ["none", "checkpoint", "reversible"])
+def test_a_stack_without_layers_is_its_norm(activation_memory):
+    model = LinformerEncoder(12, 4, 0, norm_first=True, activation_memory=activation_memory, max_len=13, k=5)
+    x = torch.randn(2, 7, 12)
+    assert torch.equal(model(x, src_key_padding_mask=torch.arange(7) > torch.tensor([[7], [3]])), model.norm(x))
+
+
 @pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
 def test_weights_of_every_layer_come_out_through_hooks(trailing_padding, sharing):
     model = LinformerEncoder(12, 4, 2, 17, 0.0, sharing=sharing, **SIZES)

@@ -8,7 +8,7 @@ then its share of :math:`R\\, \\partial L`, R processes in all, and the **mean**
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,21 +17,14 @@ from torch.autograd.function import once_differentiable
 
 
 class Peers:
-    """The processes that hold the pieces of one sequence, in the order of the pieces.
-
-    Attributes:
-        bounds: piece r is positions ``bounds[r]`` to ``bounds[r + 1]``.
-        rank: which of them this is.
-        count: how many they are.
-        sent: bytes that this process has given to others: a tensor that is summed counts once.
-        messages: how many times it has waited for the others.
-    """
+    """The processes that hold the pieces of one sequence, in the order of the pieces."""
 
     def __init__(self, group: dist.ProcessGroup, bounds: Sequence[int]) -> None:
-        self.group, self.bounds = group, bounds
+        self.group, self.bounds = group, bounds  # piece r is positions bounds[r] to bounds[r + 1]
         self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
-        self.sent = self.messages = 0
-        self._neighbors: dict[int, Neighbors] = {}  # layers of one model ask for the same
+        self.sent = 0  # bytes that this process has given to others: a tensor that is summed counts once
+        self.messages = 0  # how many times it has waited for the others
+        self._neighbors: dict[int, tuple[dict[int, slice], dict[int, int]]] = {}  # layers of one model ask for the same
 
     def total(self, share: Tensor) -> Tensor:
         # Roundings of a sum grow with its terms.
@@ -44,8 +37,8 @@ class Peers:
 
     def around(self, sequence: Tensor, reach: int) -> Tensor:
         if reach not in self._neighbors:
-            self._neighbors[reach] = Neighbors.of(self.bounds, self.rank, reach)
-        around: Tensor = Around.apply(sequence, self, self._neighbors[reach])  # type: ignore[no-untyped-call]
+            self._neighbors[reach] = neighbors_of(self.bounds, self.rank, reach)
+        around: Tensor = Around.apply(sequence, self, *self._neighbors[reach])  # type: ignore[no-untyped-call]
         return around
 
     def received(self, state: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
@@ -94,59 +87,45 @@ class Sum(torch.autograd.Function):
         return ctx.peers.reduce(grad_outputs[0]), None
 
 
-class Neighbors(NamedTuple):
-    """Which positions go where: those of other ranks' windows that this one holds, and the other way round.
-
-    Attributes:
-        outgoing: of this piece, ``slice(0, n)`` being all of it, by rank.
-        incoming: how many positions come from a rank.
-    """
-
-    outgoing: dict[int, slice]
-    incoming: dict[int, int]
-
-    @classmethod
-    def of(cls, bounds: Sequence[int], rank: int, reach: int) -> "Neighbors":
-        """Those of piece ``rank`` where piece r is ``bounds[r]`` to ``bounds[r + 1]``."""
-        start, stop = bounds[rank], bounds[rank + 1]
-        outgoing, incoming = dict[int, slice](), dict[int, int]()
-        for peer, (begin, end) in enumerate(pairwise(bounds)):
-            if peer == rank or begin == end:
-                continue
-            first, last = max(start, begin - reach), min(stop, end + reach)
-            if first < last:
-                outgoing[peer] = slice(first - start, last - start)
-            number = min(end, stop + reach) - max(begin, start - reach)
-            if start < stop and number > 0:
-                incoming[peer] = number
-        return cls(outgoing, incoming)
+def neighbors_of(bounds: Sequence[int], rank: int, reach: int) -> tuple[dict[int, slice], dict[int, int]]:
+    """Which positions of this piece other ranks' windows reach, by rank, and how many of theirs this one's do."""
+    start, stop = bounds[rank], bounds[rank + 1]
+    outgoing, incoming = dict[int, slice](), dict[int, int]()
+    for peer, (begin, end) in enumerate(pairwise(bounds)):
+        if peer == rank or begin == end:
+            continue
+        first, last = max(start, begin - reach), min(stop, end + reach)
+        if first < last:
+            outgoing[peer] = slice(first - start, last - start)
+        number = min(end, stop + reach) - max(begin, start - reach)
+        if start < stop and number > 0:
+            incoming[peer] = number
+    return outgoing, incoming
 
 
 class Around(torch.autograd.Function):
     """A piece ``(B, H, n, D)`` with the positions of others before and after it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, peers: Peers, neighbors: Neighbors) -> Tensor:
-        ctx.peers, ctx.neighbors, ctx.length = peers, neighbors, x.shape[2]
-        outgoing = {rank: x[:, :, positions] for rank, positions in neighbors.outgoing.items()}
-        incoming = {rank: x.new_empty(*x.shape[:2], number, x.shape[3]) for rank, number in neighbors.incoming.items()}
-        peers.exchange(outgoing, incoming)
-        parts = {**incoming, peers.rank: x}
+    def forward(ctx: Any, x: Tensor, peers: Peers, outgoing: dict[int, slice], incoming: dict[int, int]) -> Tensor:
+        ctx.peers, ctx.outgoing, ctx.numbers = peers, outgoing, {**incoming, peers.rank: x.shape[2]}
+        received = {rank: x.new_empty(*x.shape[:2], number, x.shape[3]) for rank, number in incoming.items()}
+        peers.exchange({rank: x[:, :, positions] for rank, positions in outgoing.items()}, received)
+        parts = {**received, peers.rank: x}
         return torch.cat([parts[rank] for rank in sorted(parts)], dim=2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
-        peers, neighbors = ctx.peers, ctx.neighbors
-        numbers = {**neighbors.incoming, peers.rank: ctx.length}
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        peers, numbers = ctx.peers, ctx.numbers
         ranks = sorted(numbers)
         grads = dict(zip(ranks, torch.split(grad_outputs[0], [numbers[rank] for rank in ranks], dim=2), strict=True))
         grad_x = grads.pop(peers.rank).clone(memory_format=torch.contiguous_format)
-        added = {rank: torch.empty_like(grad_x[:, :, part]).contiguous() for rank, part in neighbors.outgoing.items()}
+        added = {rank: torch.empty_like(grad_x[:, :, part]).contiguous() for rank, part in ctx.outgoing.items()}
         peers.exchange(grads, added)
-        for rank, positions in neighbors.outgoing.items():
+        for rank, positions in ctx.outgoing.items():
             grad_x[:, :, positions] += added[rank]
-        return grad_x, None, None
+        return grad_x, None, None, None
 
 
 class Receive(torch.autograd.Function):

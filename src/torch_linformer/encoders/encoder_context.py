@@ -10,7 +10,8 @@ from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.functional.padding import Padding, kept, length_of
 from torch_linformer.functional.pytorch import records_a_graph, serves_any_length
 from torch_linformer.functional.slots import Slots
-from torch_linformer.nn.attention.context import Attended, Call, FullContext, FullContextOfDistances, HeadSizes
+from torch_linformer.functional.softmax import Attended
+from torch_linformer.nn.attention.context import Call, FullContext, FullContextOfDistances, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.attention.slot_maps import SequenceMap

@@ -1,8 +1,8 @@
 """The mathematics of Linformer on tensors: no parameters, no state, and no dependency but torch.
 
 A public operation checks its arguments and calls the unchecked functions that :mod:`torch_linformer.nn` calls too.
-An operation is a folder: ``slots``, ``attention``, ``causal``; ``products.py`` multiplies matrices, ``reference.py``
-defines them all, and ``implementations.py`` chooses which implementation of an operation runs.
+An operation is a file: ``slots.py``, ``dynamic.py``, ``attention.py``, ``causal.py``; ``products.py`` multiplies
+matrices, ``reference.py`` defines them all, and ``implementations.py`` knows which way of computing one runs.
 
 Shapes are written in one set of letters, in docstrings ``(B, H, N, D)`` and as suffixes of names, ``scores_BHNK``:
 

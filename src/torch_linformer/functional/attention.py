@@ -303,23 +303,14 @@ def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Te
 
 
 class SpanLayout(NamedTuple):
-    """How queries are cut into blocks, and where the spans of positions that their windows reach lie among the keys.
+    """How queries are cut into blocks, and where the spans of positions that their windows reach lie among the keys."""
 
-    Attributes:
-        block: queries c in a block.
-        queries: in all blocks, those that fill up the last one among them.
-        keys: positions M.
-        reach: of a window.
-        offset: position of query 0.
-        device: of the masks.
-    """
-
-    block: int
-    queries: int
-    keys: int
-    reach: int
-    offset: int
-    device: torch.device
+    block: int  # queries c in a block
+    queries: int  # in all blocks, those that fill up the last one among them
+    keys: int  # positions M
+    reach: int  # of a window
+    offset: int  # position of query 0
+    device: torch.device  # of the masks
 
     @property
     def span(self) -> int:
@@ -395,10 +386,8 @@ def _attend_in_blocks(by_sdpa: bool, query: Tensor, slots: Slots, window: Window
     slot_mask, bias = as_mask(slots.padding), layout.bias(window)
     visible, visible_slots = visible_positions(mask, layout), _visible_slots(mask, layout, slot_mask)
     # As many blocks at a time as the device takes scores; while compiling all.
-    limit, scores = (
-        sizes_for(query.device).window_scores,
-        batch * num_heads * block * (slots.keys.shape[2] + layout.span),
-    )
+    limit = sizes_for(query.device).window_scores
+    scores = batch * num_heads * block * (slots.keys.shape[2] + layout.span)
     at_once = number if records_a_graph() or limit is None else max(1, limit // max(1, scores))
     is_whole = records_a_graph() or at_once >= number
 

@@ -101,27 +101,16 @@ class CausalInput(NamedTuple):
 
 @dataclass
 class CausalState:
-    """What causal attention keeps of the past: tensors whose sizes do not depend on its length.
+    """What causal attention keeps of the past: tensors whose sizes do not depend on its length."""
 
-    Attributes:
-        tokens: real tokens so far, ``(B,)``.
-        keys: sums of weighted keys, ``(B, H, K, D)``.
-        values: sums of weighted values, ``(B, H, K, Dv)``.
-        mass: sums of the weights, ``(B, H, K)``.
-        recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer are at the end.
-        recent_values: their values, ``(B, H, w − 1, Dv)``.
-        first_keys: keys of the first T real tokens, ``(B, H, T, D)``, zeros where there are fewer yet.
-        first_values: their values, ``(B, H, T, Dv)``.
-    """
-
-    tokens: Tensor
-    keys: Tensor
-    values: Tensor
-    mass: Tensor
-    recent_keys: Tensor
-    recent_values: Tensor
-    first_keys: Tensor
-    first_values: Tensor
+    tokens: Tensor  # real ones so far, (B,)
+    keys: Tensor  # sums of weighted keys, (B, H, K, D)
+    values: Tensor  # sums of weighted values, (B, H, K, Dv)
+    mass: Tensor  # sums of the weights, (B, H, K)
+    recent_keys: Tensor  # of the last w − 1 real tokens, (B, H, w − 1, D); fewer are at the end
+    recent_values: Tensor  # theirs, (B, H, w − 1, Dv)
+    first_keys: Tensor  # of the first T real tokens, (B, H, T, D), zeros where there are fewer yet
+    first_values: Tensor  # theirs, (B, H, T, Dv)
 
     @classmethod
     def empty(cls, key: Tensor, value: Tensor, num_slots: int, window: int | None, exact_first: int = 0) -> Self:
@@ -161,10 +150,6 @@ class CausalState:
     def rows(self, index: Tensor) -> Self:
         """The rows of the batch that ``index`` names, in its order."""
         return type(self)(*(x.index_select(0, index) for x in self.tensors()))
-
-    def like(self, other: "CausalState") -> list[Tensor]:
-        """All tensors, of the types of another state's."""
-        return [x.to(y.dtype) for x, y in zip(self.tensors(), other.tensors(), strict=True)]
 
     def tensors(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in fields(self)]
@@ -311,10 +296,8 @@ def attend_segment(
     mixes: list[Callable[[Tensor], Tensor]] = []
     after: dict[str, Tensor] = {}
     if slots is not None:
-        proj, real_Bnc = (
-            slots.map_weights(lambda x: chunks(x, x.dim() - 2)).weights,
-            None if real is None else chunks(real, 1),
-        )
+        proj = slots.map_weights(lambda x: chunks(x, x.dim() - 2)).weights
+        real_Bnc = None if real is None else chunks(real, 1)
         means = RunningMeans(proj, state, keys_BHnsD[..., before:, :], values_BHnsX[..., before:, :], real_Bnc)
         after = means.after
         scores.append(means.products(queries, products_BHncs[..., before:]))
@@ -342,8 +325,8 @@ def attend_segment(
     output, softmax = _attend(scores, mixes, call.dropout_p)
     weights = None
     if call.need_weights:
-        joins = window is not None
-        weights = join_weights(softmax, num_slots + num_first, before, 0) if joins else softmax.flatten(2, 3)
+        has_spans = window is not None
+        weights = join_weights(softmax, num_slots + num_first, before, 0) if has_spans else softmax.flatten(2, 3)
     after |= {"recent_keys": _last_tokens(keys, before, real), "recent_values": _last_tokens(values, before, real)}
     tokens = state.tokens + (length if real is None else real.sum(dim=-1))
     # Copies: a view would keep the memory of the whole segment.

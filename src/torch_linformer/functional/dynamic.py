@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ def dynamic_slots(
     (key, value), padding = justify(key_padding_mask, key, value)
     tokens = torch.full((1,), key.shape[2], device=key.device) if padding is None else padding.tokens.squeeze(-1)
     zeros = queries.new_zeros(k)
-    prior = SegmentPrior(zeros if shift is None else shift, zeros if log_steepness is None else log_steepness)
+    prior = SegmentPrior.of(zeros if shift is None else shift, zeros if log_steepness is None else log_steepness)
     weights = queries.expand(key.shape[1], -1, -1)
     pooled = pool(weights, prior, key, [key, value], tokens, padding_mask=mask_of(padding))
     keys, values = (slots.to(x.dtype) for slots, x in zip(pooled.slots, (key, value), strict=True))
@@ -92,46 +92,32 @@ def dynamic_slots(
 
 
 class SegmentPrior(NamedTuple):
-    r"""Where in its row each slot looks at first: :math:`p_{ij} = -2 e^{a_j} (t_i - c_j - d_j)^2`.
+    r"""Where in its row each slot looks at first: :math:`p_{ij} = -s_j (t_i - c_j)^2`.
 
-    :math:`t_i = (i + ½) K / n` is the place of the i-th of a row's n real tokens, counted in segments, and
-    :math:`c_j = j + ½` the center of segment j.
-
-    Attributes:
-        shift: d, ``(K,)``, in segments.
-        log_steepness: a, ``(K,)``.
-        first: j of the first of these slots, which may be a part of all.
-        total: the number K of all slots, if these are a part.
+    :math:`t_i = (i + ½) K / n` is the place of the i-th of a row's n real tokens, counted in segments.
     """
 
-    shift: Tensor
-    log_steepness: Tensor
-    first: int = 0
-    total: int | None = None
+    centers: Tensor  # c, (K,), at least float32
+    steepness: Tensor  # s, (K,), likewise
+    num_slots: int  # K of all slots, of which these may be a part
 
-    @property
-    def centers(self) -> Tensor:
-        """:math:`c_j + d_j`, ``(K,)``."""
-        dtype = torch.promote_types(self.shift.dtype, torch.float32)
-        index = torch.arange(self.first, self.first + self.shift.shape[0], device=self.shift.device, dtype=dtype)
-        return index + 0.5 + self.shift.to(dtype)
-
-    @property
-    def steepness(self) -> Tensor:
-        """``(K, 1)``."""
-        exponents = self.log_steepness.to(torch.promote_types(self.log_steepness.dtype, torch.float32))
-        return STEEPNESS * exponents.exp().unsqueeze(-1)
+    @classmethod
+    def of(cls, shift: Tensor, log_steepness: Tensor) -> Self:
+        """:math:`c_j = j + ½ + d_j` and :math:`s = 2 e^a` of d, ``shift``, and a, ``log_steepness``, ``(K,)``."""
+        d, a = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (shift, log_steepness))
+        num_slots = d.shape[0]
+        index = torch.arange(num_slots, device=d.device, dtype=d.dtype)
+        return cls(index + 0.5 + d, STEEPNESS * a.exp(), num_slots)
 
     def distances(self, positions: slice, tokens: Tensor) -> Tensor:
-        """:math:`t_i - c_j - d_j`, ``(B or 1, K, m)``, for rows of ``tokens`` ``(B or 1,)`` real tokens."""
-        centers_K, num_slots = self.centers, self.shift.shape[0] if self.total is None else self.total
-        index = torch.arange(positions.start, positions.stop, device=tokens.device, dtype=centers_K.dtype)
-        places_Bm = (index + 0.5) * (num_slots / tokens.clamp(min=1).to(centers_K.dtype).unsqueeze(-1))
-        return places_Bm.unsqueeze(1) - centers_K.unsqueeze(-1)
+        """:math:`t_i - c_j`, ``(B or 1, K, m)``, for rows of ``tokens`` ``(B or 1,)`` real tokens."""
+        index = torch.arange(positions.start, positions.stop, device=tokens.device, dtype=self.centers.dtype)
+        segments_B1 = self.num_slots / tokens.clamp(min=1).to(self.centers.dtype).unsqueeze(-1)
+        return ((index + 0.5) * segments_B1).unsqueeze(1) - self.centers.unsqueeze(-1)
 
     def scores(self, distances: Tensor) -> Tensor:
         """p, ``(B or 1, K, m)``."""
-        return -self.steepness * distances.square()
+        return -self.steepness.unsqueeze(-1) * distances.square()
 
 
 class Pooled(NamedTuple):
@@ -178,31 +164,23 @@ class Scoring(NamedTuple):
     scored: Tensor
     tokens: Tensor
     first: int
-    padding: Tensor | None
+    hidden: Tensor | None  # True at padding, bool (B, 1, 1, M)
 
     def part(self, block: Block, is_real: bool) -> "Scoring":
         """Those of a block; ``is_real``: no position of it is known to be padding."""
+        queries, (centers, steepness, num_slots), scored, tokens, first, hidden = self
         rows, slots, positions = block
-        shift, log_steepness, *_ = self.prior
         return Scoring(
-            self.queries[:, slots],
-            SegmentPrior(shift[slots], log_steepness[slots], slots.start, shift.shape[0]),
-            block.take(self.scored),
-            _rows_of(rows, self.tokens),
-            self.first + positions.start,
-            None if self.padding is None or is_real else self.padding[rows, positions],
+            queries[:, slots],
+            SegmentPrior(centers[slots], steepness[slots], num_slots),
+            block.take(scored),
+            _rows_of(rows, tokens),
+            first + positions.start,
+            None if hidden is None or is_real else hidden[rows, ..., positions],
         )
 
     def distances(self) -> Tensor:
         return self.prior.distances(slice(self.first, self.first + self.scored.shape[2]), self.tokens)
-
-    def hide(self, scores: Tensor, value: float) -> Tensor:
-        """``scores`` ``(B, H, K, m)`` with ``value`` at padding."""
-        return scores if self.padding is None else scores.masked_fill(self.padding[:, None, None, :], value)
-
-    def hide_(self, scores: Tensor, value: float) -> Tensor:
-        """:meth:`hide`, in place."""
-        return scores if self.padding is None else scores.masked_fill_(self.padding[:, None, None, :], value)
 
     def products(self) -> Tensor:
         """w · k, ``(B, H, K, m)``, at least float32."""
@@ -211,7 +189,8 @@ class Scoring(NamedTuple):
 
     def scores(self) -> Tensor:
         """With the prior, and hidden at padding."""
-        return self.hide(self.products() + self.prior.scores(self.distances()).unsqueeze(1), HIDDEN)
+        scores = self.products() + self.prior.scores(self.distances()).unsqueeze(1)
+        return scores if self.hidden is None else scores.masked_fill(self.hidden, HIDDEN)
 
 
 def pool(
@@ -247,7 +226,7 @@ def pool(
         queries, scored, pooled = queries.to(dtype), scored.to(dtype), [x.to(dtype) for x in pooled]
     queries = queries if queries.dim() == 3 else queries.unsqueeze(0)
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
-        scoring = Scoring(queries, prior, scored, tokens, first, padding_mask)
+        scoring = Scoring(queries, prior, scored, tokens, first, _hidden(padding_mask))
         slots: Pooled = compute(POOLING, scoring, pooled)
     return slots
 
@@ -255,10 +234,10 @@ def pool(
 def _pool(by_flash: bool, scoring: Scoring, pooled: Sequence[Tensor]) -> Pooled:
     if records_a_graph() or is_transformed():
         scores = scoring.scores()
-        return Pooled(_mix(_softmax(scores, scoring), pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
+        weights = _softmax(scores, scoring.hidden)
+        return Pooled(_mix(weights, pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
     (queries, prior, scored), place = scoring[:3], scoring[3:]
-    parts = queries, prior.shift, prior.log_steepness, scored, place, by_flash, *pooled
-    *slots, log_mass = Pool.apply(*parts)  # type: ignore[no-untyped-call]
+    *slots, log_mass = Pool.apply(queries, *prior, scored, place, by_flash, *pooled)  # type: ignore[no-untyped-call]
     return Pooled(tuple(slots), log_mass)
 
 
@@ -278,13 +257,18 @@ def pooling_weights(
     queries: Tensor, prior: SegmentPrior, scored: Tensor, tokens: Tensor, padding_mask: Tensor | None
 ) -> Tensor:
     """P of :func:`pool` itself, ``(B, H, K, M)``, to look at."""
-    scoring = Scoring(queries, prior, scored, tokens, 0, padding_mask)
-    return _softmax(scoring.scores(), scoring)
+    hidden = _hidden(padding_mask)
+    return _softmax(Scoring(queries, prior, scored, tokens, 0, hidden).scores(), hidden)
 
 
-def _softmax(scores: Tensor, scoring: Scoring) -> Tensor:
+def _hidden(padding_mask: Tensor | None) -> Tensor | None:
+    return None if padding_mask is None else padding_mask[:, None, None, :]
+
+
+def _softmax(scores: Tensor, hidden: Tensor | None) -> Tensor:
     """P ``(B, H, K, M)``; zeros in rows of nothing but padding."""
-    return scoring.hide(torch.softmax(scores, dim=-1), 0.0)
+    weights = torch.softmax(scores, dim=-1)
+    return weights if hidden is None else weights.masked_fill(hidden, 0.0)
 
 
 def _mix(weights: Tensor, sequences: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -312,7 +296,7 @@ class Reach:
             bounds_K = norms * torch.linalg.vector_norm(scored, dim=-1).max().double() * ROUNDED
             self.tokens = tokens.numpy()
             segment_B1 = self.num_slots / tokens.clamp(min=1).double().unsqueeze(-1)
-            centers_K, steepness_K = prior.centers.double(), prior.steepness[:, 0].double()
+            centers_K, steepness_K = prior.centers.double(), prior.steepness.double()
             outside_K = (-centers_K).clamp(min=0) + (centers_K - self.num_slots).clamp(min=0)
             farthest_BK = ((outside_K + segment_B1 / 2).square() + (2 * bounds_K - LOWEST_SCORE) / steepness_K).sqrt()
             # Where a number is missing, everything is in reach.
@@ -364,14 +348,15 @@ class Pool(torch.autograd.Function):
     def forward(
         ctx: Any,
         queries: Tensor,
-        shift: Tensor,
-        log_steepness: Tensor,
+        centers: Tensor,
+        steepness: Tensor,
+        num_slots: int,
         scored: Tensor,
         place: tuple[Any, ...],
         by_flash: bool,
         *pooled: Tensor,
     ) -> tuple[Tensor, ...]:
-        scoring = Scoring(queries, SegmentPrior(shift, log_steepness), scored, *place)
+        scoring = Scoring(queries, SegmentPrior(centers, steepness, num_slots), scored, *place)
         # At first slots of no positions: zeros, without weight.
         shape, dtype = (*scored.shape[:2], queries.shape[1]), torch.promote_types(scored.dtype, torch.float32)
         slots = [x.new_zeros(*shape, x.shape[-1], dtype=dtype) for x in pooled]
@@ -381,19 +366,20 @@ class Pool(torch.autograd.Function):
             part = scoring.part(block, reach.is_real(block))
             for whole, share in zip(slots, pool_block(part, [block.take(x) for x in pooled]), strict=True):
                 whole[block.rows, :, block.slots].copy_(share)
-        ctx.place, ctx.reach = place, reach
-        ctx.save_for_backward(queries, shift, log_steepness, scored, *pooled)
+        ctx.num_slots, ctx.place, ctx.reach = num_slots, place, reach
+        ctx.save_for_backward(queries, centers, steepness, scored, *pooled)
         return tuple(slots)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        queries, shift, log_steepness, scored, *pooled = ctx.saved_tensors
-        scoring, reach = Scoring(queries, SegmentPrior(shift, log_steepness), scored, *ctx.place), ctx.reach
+        queries, centers, steepness, scored, *pooled = ctx.saved_tensors
+        scoring = Scoring(queries, SegmentPrior(centers, steepness, ctx.num_slots), scored, *ctx.place)
+        reach = ctx.reach
         *grad_slots, grad_log_mass = grad_outputs
         grad_slots = [grad.to(x.dtype) for grad, x in zip(grad_slots, pooled, strict=True)]
         grad_queries = grad_log_mass.new_zeros(queries.shape)
-        grad_shift, grad_log_steepness = grad_log_mass.new_zeros(2, *shift.shape)
+        grad_centers, grad_steepness = grad_log_mass.new_zeros(2, *centers.shape)
         blocks, sequences = list(reach.blocks()), [scored, *pooled]
         # Where a block has all slots of its rows, its share is all there is; else shares are summed in float32.
         are_whole = not reach.leaves_out and all(x.slots.stop - x.slots.start == reach.num_slots for x in blocks)
@@ -415,23 +401,16 @@ class Pool(torch.autograd.Function):
             mean = grad_scores.sum(dim=-1, keepdim=True) - grad_log_mass[block.rows, :, slots]
             grad_scores.addcmul_(weights, mean, value=-1.0)
             grad_prior, distances = grad_scores.sum(dim=1), part.distances()
-            grad_shift[slots] += (grad_prior * distances).sum(dim=(0, 2)) * 2 * part.prior.steepness.squeeze(-1)
-            grad_log_steepness[slots] += (grad_prior * part.prior.scores(distances)).sum(dim=(0, 2))
+            grad_centers[slots] += (grad_prior * distances).sum(dim=(0, 2)) * 2 * part.prior.steepness
+            grad_steepness[slots] -= (grad_prior * distances.square()).sum(dim=(0, 2))
             grad_scores = grad_scores.to(scored.dtype)
             grad_queries[:, slots] += (grad_scores @ part.scored).sum(dim=0)
             shares.insert(0, grad_scores.transpose(-2, -1) @ part.queries)
             for whole, share in zip(grad_sequences, shares, strict=True):
                 block.take(whole).copy_(share) if are_whole else block.take(whole).add_(share)
         grad_scored, *grad_pooled = [grad.to(x.dtype) for grad, x in zip(grad_sequences, sequences, strict=True)]
-        return (
-            grad_queries.to(queries.dtype),
-            grad_shift.to(shift.dtype),
-            grad_log_steepness.to(log_steepness.dtype),
-            grad_scored,
-            None,
-            None,
-            *grad_pooled,
-        )
+        grad_queries = grad_queries.to(queries.dtype)
+        return grad_queries, grad_centers, grad_steepness, None, grad_scored, None, None, *grad_pooled
 
 
 def _pool_in_place(scoring: Scoring, pooled: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -448,24 +427,27 @@ def _weights_in_place(scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
     """
     scores = scoring.products()
     scores.add_(scoring.prior.scores(scoring.distances()).unsqueeze(1))
-    scoring.hide_(scores, HIDDEN)
+    if scoring.hidden is not None:
+        scores.masked_fill_(scoring.hidden, HIDDEN)
     peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / LARGEST_SUM)))
-    weights = scoring.hide_(scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_(), 0.0)
+    weights = scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_()
+    if scoring.hidden is not None:
+        weights.masked_fill_(scoring.hidden, 0.0)
     return weights, weights.sum(dim=-1, keepdim=True).clamp_(min=TINY), peaks
 
 
 def _pool_by_flash(scoring: Scoring, pooled: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The same by the operator below SDPA: its scores never leave the caches."""
-    queries, prior, scored, *_, padding = scoring
+    queries, prior, scored, *_, hidden = scoring
     bias = prior.scores(scoring.distances()).unsqueeze(1)
     bias = bias.to(torch.promote_types(scored.dtype, torch.float32))
-    if padding is not None:
-        bias = bias.masked_fill(padding[:, None, None, :], -math.inf)
+    if hidden is not None:
+        bias = bias.masked_fill(hidden, -math.inf)
     queries = queries.expand(len(scored), *queries.shape)
     results = [flash_attention(queries, scored, sequence, mask=bias, scale=1.0) for sequence in pooled]
     slots, log_mass = [means for means, _ in results], results[-1][1].unsqueeze(-1)
-    if padding is not None:  # a mean of nothing but padding is no number
-        empty = padding.all(dim=-1)[:, None, None, None]
+    if hidden is not None:  # a mean of nothing but padding is no number
+        empty = hidden.all(dim=-1, keepdim=True)
         log_mass.masked_fill_(empty, HIDDEN)
         for means in slots:
             means.masked_fill_(empty, 0.0)

@@ -19,21 +19,13 @@ UNMEASURED = "unmeasured"
 
 
 class Implementation(NamedTuple):
-    """One way to compute an operation; all its functions take the arguments of the call.
-
-    Attributes:
-        compute: the result.
-        needs: in words.
-        why_not: the reason why it cannot compute a call, or None where it can.
-        pays: whether ``auto`` takes it, where it can compute the call.
-        measured: where its speed was measured.
-    """
+    """One way to compute an operation; all its functions take the arguments of the call."""
 
     compute: Callable[..., Any]
-    needs: str = "nothing"
-    why_not: Callable[..., str | None] = lambda *call: None
-    pays: Callable[..., bool] = lambda *call: True
-    measured: str = "docs/performance.md"
+    needs: str = "nothing"  # in words
+    why_not: Callable[..., str | None] = lambda *call: None  # the reason why it cannot compute a call, or None
+    pays: Callable[..., bool] = lambda *call: True  # whether ``auto`` takes it, where it can compute the call
+    measured: str = "docs/performance.md"  # where its speed was measured
 
 
 class Operation(NamedTuple):
@@ -48,8 +40,7 @@ class Operation(NamedTuple):
 
 
 class _Thread(threading.local):
-    preferred: tuple[Name, ...] = ("auto",)  # by use_implementation
-    records: tuple[dict[str, set[str]], ...] = ()  # of what ran
+    uses: tuple[tuple[tuple[Name, ...], dict[str, set[str]]], ...] = ()  # each with its names, and what ran in it
 
 
 _operations: list[Operation] = []
@@ -114,14 +105,14 @@ def use_implementation(*names: Name) -> Iterator[dict[str, set[str]]]:
         raise ValueError("use_implementation needs at least one name, such as 'auto' or 'torch'")
     for name in names:
         check_implementation(name)
-    before, ran = (_thread.preferred, _thread.records), dict[str, set[str]]()
+    before, ran = _thread.uses, dict[str, set[str]]()
     with _lock:
         _entered += 1
-    _thread.preferred, _thread.records = names, (*_thread.records, ran)
+    _thread.uses = (*before, (names, ran))
     try:
         yield ran
     finally:
-        _thread.preferred, _thread.records = before
+        _thread.uses = before
         with _lock:
             _entered -= 1
 
@@ -130,13 +121,15 @@ def compute(operation: Operation, *call: Any, impl: Name = "auto") -> Any:
     """``operation`` of these arguments; raises ``ValueError`` where the implementation that was asked for cannot."""
     name = _choose(operation, call, impl)
     if _entered and not records_a_graph():
-        for ran in _thread.records:
+        for _, ran in _thread.uses:
             ran.setdefault(operation.name, set()).add(name)
     return operation.table[name].compute(*call)
 
 
 def _choose(operation: Operation, call: tuple[Any, ...], impl: Name) -> Name:
-    names = _thread.preferred if _entered and impl == "auto" else (impl,)
+    names: tuple[Name, ...] = (impl,)
+    if _entered and impl == "auto" and _thread.uses:
+        names, _ = _thread.uses[-1]
     reasons = []
     for name in names:
         if name == "auto":

@@ -195,21 +195,13 @@ class _OneDNNLinear(torch.autograd.Function):
 
 
 class SlotProducts(NamedTuple):
-    """What the products of slots and of channels consist of.
+    """What the products of slots and of channels consist of."""
 
-    Attributes:
-        slots: K that M positions reach, as a function of M.
-        widths: inputs and outputs of each linear map W: those of the keys and of the values.
-        slots_of_position: slots that one position enters, K for a dense E.
-        one_compressed: one ``Eᵀ X`` serves keys and values.
-        has_positions: ``X W`` is needed anyway, for a window.
-    """
-
-    slots: Callable[[int], int]
-    widths: Sequence[tuple[int, int]]
-    slots_of_position: int
-    one_compressed: bool
-    has_positions: bool = False
+    slots: Callable[[int], int]  # K that M positions reach, as a function of M
+    widths: Sequence[tuple[int, int]]  # inputs and outputs of each linear map W: those of the keys and of the values
+    slots_of_position: int  # that one position enters, K for a dense E
+    one_compressed: bool  # one ``Eᵀ X`` serves keys and values
+    has_positions: bool = False  # ``X W`` is needed anyway, for a window
 
 
 def count_multiplications(length: int, products: SlotProducts) -> tuple[int, int]:

@@ -9,31 +9,22 @@ import torch
 
 from torch_linformer.choices import Sharing
 from torch_linformer.functional.products import SlotProducts, count_multiplications
+from torch_linformer.nn.options import ONE_MAP, PER_HEAD
 
 Order = Literal["compress_first", "project_last"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSizes:
-    """One layer on one batch.
+    """One layer on one batch."""
 
-    Attributes:
-        length: tokens N.
-        k: slots K.
-        batch: rows B.
-        width: model width C.
-        heads: heads H.
-        feedforward: width F of the feed-forward; 0 for an attention only.
-        dtype: of the intermediate results: ``float32``, ``bfloat16`` or ``float16``.
-    """
-
-    length: int
-    k: int
-    batch: int = 1
-    width: int
-    heads: int
-    feedforward: int = 0
-    dtype: str = "float32"
+    length: int  # tokens N
+    k: int  # slots K
+    batch: int = 1  # rows B
+    width: int  # of the model, C
+    heads: int  # H
+    feedforward: int = 0  # width F of the feed-forward; 0 for an attention only
+    dtype: str = "float32"  # of the intermediate results: float32, bfloat16 or float16
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -43,15 +34,10 @@ class LayerSizes:
 
 
 class Cost(NamedTuple):
-    """Cost of one forward step.
+    """Cost of one forward step."""
 
-    Attributes:
-        multiplications: of the matrix products; a multiplication and its addition are two floating point operations.
-        bytes: of all intermediate results, each counted once: what training keeps of them, more than inference does.
-    """
-
-    multiplications: int
-    bytes: int
+    multiplications: int  # of the matrix products; a multiplication and its addition are two floating point operations
+    bytes: int  # of all intermediate results, each counted once: what training keeps of them, more than inference does
 
 
 def full_attention_cost(sizes: LayerSizes) -> Cost:
@@ -69,15 +55,16 @@ def linformer_attention_cost(sizes: LayerSizes, sharing: Sharing = "headwise", o
     which is the one that is computed.
 
     Raises:
-        ValueError: for ``none`` compressed first: a head's own matrix cannot come before the heads are made.
+        ValueError: for ``none`` or ``kv_per_head`` compressed first: a head's own matrix cannot come before the heads
+            are made.
     """
     if order is None:
-        orders: tuple[Order, ...] = ("project_last",) if sharing == "none" else ("compress_first", "project_last")
+        orders: tuple[Order, ...] = ("project_last",) if sharing in PER_HEAD else ("compress_first", "project_last")
         return min(linformer_attention_cost(sizes, sharing, order) for order in orders)
-    if sharing == "none" and order == "compress_first":
-        raise ValueError("sharing 'none' has no order compress_first: every head has a matrix of its own")
+    if sharing in PER_HEAD and order == "compress_first":
+        raise ValueError(f"sharing {sharing!r} has no order compress_first: every head has a matrix of its own")
     n, k, c = sizes.length, sizes.k, sizes.width
-    one_compressed = sharing in ("kv", "layerwise")
+    one_compressed = sharing in ONE_MAP
     both_orders = count_multiplications(n, SlotProducts(lambda length: k, [(c, c), (c, c)], k, one_compressed))
     counted = both_orders[order == "project_last"]
     between = 2 * n * c if order == "project_last" else (1 if one_compressed else 2) * k * c

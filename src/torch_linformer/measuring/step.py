@@ -93,24 +93,17 @@ def limited_memory(device: str) -> Iterator[None]:
 
     Not with CUDA, which reserves far more addresses than it uses; its own allocator fails as it should.
     """
-    limits = resource.getrlimit(resource.RLIMIT_AS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     available, used = available_bytes(), process_bytes("VmSize")
     if device == "cuda" or used is None:
         yield
         return
-    most = used + max(available - MARGIN, available // 2)
-    hard = limits[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    limit = used + max(available - MARGIN, available // 2)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
-def die_first() -> None:
-    """Where the machine runs out of memory nevertheless, let the kernel kill this process and no other."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def release_memory() -> None:

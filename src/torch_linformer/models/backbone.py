@@ -372,7 +372,6 @@ class LinformerModel(LinformerBackbone):
             final_norm(config),
             plan.shared_projection,
             activation_memory=cast(ActivationMemory, config.activation_memory),
-            chunk_size=config.chunk_size,
         )
         self.post_init()
 

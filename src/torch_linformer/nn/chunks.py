@@ -85,8 +85,8 @@ def map_chunks(
         return function(sequence)
     length, chunks = sequence.shape[dim], cut(sequence.shape[dim], chunk_size)
     if torch.is_grad_enabled():
-        again = computed_again(function, owner)
-        results = [again(take(sequence, chunk, dim)) for chunk in chunks]
+        again = computed_again(owner)
+        results = [again(function, take(sequence, chunk, dim)) for chunk in chunks]
         return results[0] if len(results) == 1 else torch.cat(results, dim)
     parts = ((chunk, [function(take(sequence, chunk, dim))]) for chunk in chunks)
     return gather(parts, length, dim, [sequence] if overwrite else [])[0]
@@ -129,12 +129,12 @@ class Parameters:
             tensors[name] = now
 
 
-def computed_again(function: Callable[..., Any], owner: nn.Module) -> Callable[..., Any]:
-    """``function``, which keeps only its inputs for the backward pass, and is computed again there.
+def computed_again(owner: nn.Module) -> Callable[..., Any]:
+    """Calls a function, of which only the arguments are kept for the backward pass: it is computed again there.
 
     It reads only its arguments, and parameters and buffers of ``owner``.
     """
     if not can_swap_parameters():
-        return partial(checkpoint, function, use_reentrant=False)
+        return partial(checkpoint, use_reentrant=False)
     parameters = Parameters(owner)
-    return partial(checkpoint, function, use_reentrant=False, context_fn=lambda: (nullcontext(), parameters))
+    return partial(checkpoint, use_reentrant=False, context_fn=lambda: (nullcontext(), parameters))

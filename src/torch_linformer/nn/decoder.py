@@ -40,13 +40,6 @@ def _attentions_of(config: LayerConfig, options: Mapping[str, Any]) -> tuple[Att
     return AttentionConfig(**{**target, "causal": True}), AttentionConfig(**memory)
 
 
-def _memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:
-    """Slots of a memory where the target has ``k``."""
-    slots = min(k, memory_len) if memory_k is None else memory_k
-    check_k(slots, memory_len, name="memory_k", limit="memory_len")
-    return slots
-
-
 class DecoderLayer(TransformerLayer):
     """Causal self-attention, attention to a memory and feed-forward, each with dropout, a residual and a layer norm.
 
@@ -208,12 +201,12 @@ class LinformerDecoderLayer(DecoderLayer):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
         linears["dropout"] = config.dropout_of_weights(dropout)
-        slots = _memory_slots(k, memory_k, memory_len)
+        memory_k = min(k, memory_len) if memory_k is None else memory_k
+        check_k(memory_k, memory_len, name="memory_k", limit="memory_len")
+        read: dict[str, Any] = {"kdim": memory_dim, "vdim": memory_dim, **linears, **memory.attention}
         super().__init__(
             LinformerAttention(d_model, nhead, max_len, k, **linears, **target.attention),
-            LinformerAttention(
-                d_model, nhead, memory_len, slots, kdim=memory_dim, vdim=memory_dim, **linears, **memory.attention
-            ),
+            LinformerAttention(d_model, nhead, memory_len, memory_k, **read),
             *(dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias),
             gated=config.gated,
             chunk_size=config.chunk_size,
@@ -305,25 +298,18 @@ class LinformerDecoder(Decoder):
         config = StackConfig.of(self, options)
         check_activation_memory(config.activation_memory, norm_first, decoder=True)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
-        linears["dropout"] = config.dropout_of_weights(dropout)
-        target, memory = _attentions_of(config, options)
         target_k = plan_layers(k, num_layers, max_len, d_model, AttentionConfig()).k
         if memory_k is None:
-            memory_k = [_memory_slots(layer_k, None, memory_len) for layer_k in target_k]
-        width = d_model if memory_dim is None else memory_dim
+            memory_k = [min(layer_k, memory_len) for layer_k in target_k]
+        width, (_, memory) = d_model if memory_dim is None else memory_dim, _attentions_of(config, options)
         plan = plan_layers(memory_k, num_layers, memory_len, width, memory, name="memory_k", **factory)
-        read: dict[str, Any] = {"kdim": memory_dim, "vdim": memory_dim, **linears, **plan.options}
-        layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
+        layout = dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias
+        layer: dict[str, Any] = {**options, **{name: plan.options[name] for name in OF_MEMORY}, **factory}
+        layer |= {"max_len": max_len, "memory_len": memory_len, "memory_dim": memory_dim}
+        for name in StackConfig.__annotations__:  # the options of a stack alone
+            layer.pop(name, None)
         layers = [
-            DecoderLayer(
-                LinformerAttention(d_model, nhead, max_len, layer_k, **linears, **target.attention),
-                LinformerAttention(d_model, nhead, memory_len, _memory_slots(1, slots, memory_len), **read),
-                *layout,
-                gated=config.gated,
-                chunk_size=config.chunk_size,
-                **factory,
-            )
+            LinformerDecoderLayer(d_model, nhead, *layout, k=layer_k, memory_k=slots, **layer)
             for layer_k, slots in zip(target_k, plan.k, strict=True)
         ]
         has_norm = norm_first and config.final_norm

@@ -77,7 +77,6 @@ class DynamicProjection(nn.Module):
         scored: Tensor,
         pooled: Sequence[Tensor],
         padding: Padding | None = None,
-        *,
         chunk: slice | None = None,
         tokens: Tensor | None = None,
     ) -> list[Tensor] | Pooled:
@@ -96,23 +95,13 @@ class DynamicProjection(nn.Module):
         check_length(length_of(scored, padding), self.max_len)
         tokens = real_tokens(scored, padding) if tokens is None else tokens
         first = start_of(padding) if chunk is None else chunk.start
-        prior, heads = SegmentPrior(self.shift, self.log_steepness), [self._heads(x) for x in (scored, *pooled)]
+        prior, heads = SegmentPrior.of(self.shift, self.log_steepness), [self._heads(x) for x in (scored, *pooled)]
         part = pool(self.weight, prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask_of(padding))
         if padding is not None and padding.collective is not None:
             part = part.whole_rows(padding.collective)
         return part if chunk is not None else self.slots_like(part, pooled)
 
-    def slots_of(
-        self,
-        scored: Tensor,
-        pooled: Sequence[Tensor],
-        padding: Padding | None = None,
-        chunk: slice | None = None,
-        tokens: Tensor | None = None,
-    ) -> list[Tensor] | Pooled:
-        """:meth:`forward`, by a call; as :meth:`SequenceProjection.slots_of`."""
-        slots: list[Tensor] | Pooled = self(scored, pooled, padding, chunk=chunk, tokens=tokens)
-        return slots
+    slots_of = nn.Module.__call__  # of the same arguments as SequenceProjection.slots_of
 
     def join(self, slots: Pooled | None, added: Pooled) -> Pooled:
         return added if slots is None else slots.joined(added)
@@ -144,7 +133,7 @@ class DynamicProjection(nn.Module):
 
     def matrix(self, scored: Tensor, padding: Padding | None = None) -> Tensor:
         """P for M positions, ``(B, H or 1, M, K)``."""
-        prior, tokens = SegmentPrior(self.shift, self.log_steepness), real_tokens(scored, padding)
+        prior, tokens = SegmentPrior.of(self.shift, self.log_steepness), real_tokens(scored, padding)
         weights = pooling_weights(self.weight, prior, self._heads(scored), tokens, mask_of(padding))
         return weights.transpose(-2, -1)
 

@@ -157,13 +157,13 @@ class Encoder(Stack):
             "shared_projection": self.shared_projection,
             "need_weights": need_weights,
         }
+        if padding is not None and not layers[0].can_chunk(padding, mask, is_causal, need_weights):
+            src = layers[0].clean(src, padding)  # here for all layers
         # What a layer returned is ours, unless a hook has it too.
         ours = runs_in_chunks(self.chunk_size) and not need_layers and not has_hooks(self)
         if self.activation_memory == "reversible":
             run = self._run_streams_uncompiled if self.training and compiles_training() else self._run_streams
             return self.finish(run(src, options, pasts, ours), ours)
-        if padding is not None and not layers[0].can_chunk(padding, mask, is_causal, need_weights):
-            src = layers[0].clean(src, padding)  # here for all layers
         overwrite = overwrite and ours
         for call, past in self.calls(pasts):
             src = call(src, overwrite=overwrite, past=past, **options)
@@ -174,7 +174,7 @@ class Encoder(Stack):
         self, src: Tensor, options: dict[str, Any], pasts: Sequence[Past] | None, overwrite: bool
     ) -> Tensor:
         """The mean of the two streams after the last layer."""
-        first = second = next(self.each_layer()).clean(src, options["src_key_padding_mask"])
+        first = second = src
         # What is computed again would record its weights, and add to its past, a second time.
         once = options["need_weights"] or pasts is not None
         reversal = Reversal(Parameters(self)) if can_reverse() and not once else None
@@ -255,8 +255,7 @@ class LinformerEncoder(Encoder):
         ]
         has_norm = norm_first and config.final_norm
         norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if has_norm else None
-        memory: dict[str, Any] = {"activation_memory": config.activation_memory, "chunk_size": config.chunk_size}
-        super().__init__(layers, norm, plan.shared_projection, **memory)
+        super().__init__(layers, norm, plan.shared_projection, activation_memory=config.activation_memory)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""

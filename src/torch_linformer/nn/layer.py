@@ -79,10 +79,6 @@ class TransformerLayer(nn.Module):
             if isinstance(module, Attention | nn.Linear | nn.LayerNorm):
                 module.reset_parameters()
 
-    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""
-        resize_maps(self, max_len, mode)
-
     def norm(self, branch: int) -> nn.LayerNorm:
         """The norm of a branch, counted from 1."""
         return cast(nn.LayerNorm, getattr(self, f"norm{branch}"))
@@ -177,6 +173,10 @@ class SelfAttentionLayer(TransformerLayer):
     def __init__(self, self_attn: Attention, *layout: Any, **options: Any) -> None:
         super().__init__({"self_attn": self_attn}, *layout, **options)
 
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""
+        resize_maps(self, max_len, mode)
+
     def can_chunk(self, padding: Padding | None, src_mask: Tensor | None, is_causal: bool, need_weights: bool) -> bool:
         """Whether a call with these arguments runs in chunks; a mask that is to be refused goes to the attention.
 
@@ -211,10 +211,7 @@ class SelfAttentionLayer(TransformerLayer):
 
 
 class Stack(nn.Module):
-    """Layers, a final norm if there is one, and the map to slots that the layers share if they share one.
-
-    ``chunk_size`` is that of the final norm in inference; the layers have their own.
-    """
+    """Layers, a final norm if there is one, and the map to slots that the layers share if they share one."""
 
     def __init__(
         self,
@@ -223,18 +220,21 @@ class Stack(nn.Module):
         shared_projection: SequenceMap | None = None,
         *,
         activation_memory: ActivationMemory = "none",
-        chunk_size: int | None = None,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.shared_projection = shared_projection
-        self.activation_memory, self.chunk_size = activation_memory, chunk_size
-        check_chunk_size(chunk_size)
+        self.activation_memory = activation_memory
         check_activation_memory(activation_memory, all(layer.norm_first for layer in self.each_layer()))
 
     def each_layer(self) -> Iterator[TransformerLayer]:
         return (cast(TransformerLayer, layer) for layer in self.layers)
+
+    @property
+    def chunk_size(self) -> int | None:
+        """Positions that inference works on at once, in the final norm as in the layers; None for all."""
+        return cast(TransformerLayer, self.layers[0]).chunk_size if len(self.layers) > 0 else None
 
     def reset_parameters(self) -> None:
         for module in (*self.each_layer(), self.norm, self.shared_projection):
@@ -247,17 +247,18 @@ class Stack(nn.Module):
         if len(each_past) != len(self.layers):
             raise ValueError(f"pasts must be one Past a layer, {len(self.layers)} in all, got {len(each_past)}")
         # A layer that is computed again would find its past brought up to date already.
-        again = self.activation_memory == "checkpoint" and torch.is_grad_enabled() and pasts is None
+        is_kept = self.activation_memory != "checkpoint" or not torch.is_grad_enabled() or pasts is not None
+        again = None if is_kept else computed_again(self)
         for layer, past in zip(self.layers, each_past, strict=True):
             # Transformers' own switch makes the layer do the same by itself: once is enough.
             switched = getattr(layer, "gradient_checkpointing", False) and layer.training
-            yield computed_again(layer, self) if again and not switched else layer, past
+            yield layer if again is None or switched else partial(again, layer), past
 
     def finish(self, x: Tensor, overwrite: bool = False) -> Tensor:
         """The final norm, if there is one."""
         if self.norm is None:
             return x
-        if len(self.layers) == 0 or not runs_in_chunks(self.chunk_size):
+        if not runs_in_chunks(self.chunk_size):
             return cast(Tensor, self.norm(x))
         dim = next(self.each_layer()).sequence_dim(x)
         return map_chunks(self.norm, self, x, self.chunk_size, dim, overwrite=overwrite)

@@ -35,7 +35,7 @@ class AttentionConfig:
             all positions: see :class:`~torch_linformer.nn.dynamic_projection.CausalProjection`. There is no longest
             sequence: ``max_len`` is the longest time scale that slots begin with.
         window: a local window in the same softmax: with ``causal`` the last w tokens, the query's own among them, and
-            otherwise those at most w // 2 positions away. With it a causal attention may have ``k=0``: only the window.
+            otherwise those at most w // 2 positions away. With it ``k`` may be 0: no slots, only the window.
         rotary_dim: channels of each head in which queries and keys of causal attention are turned by their position,
             even; see ``torch_linformer.functional.softmax.rotate``.
         slot_bias: parameters ``bias_k`` and ``bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to

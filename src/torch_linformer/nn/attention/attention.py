@@ -1,6 +1,7 @@
 """Multi-head attention: linear maps, heads and layout of a call, whatever the queries attend to; and its two kinds."""
 
-from typing import Any, Literal, Unpack
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -28,13 +29,10 @@ CONTEXTS: dict[str, dict[bool, type[Context]]] = {
 class Attention(nn.Module):
     """Attention of several heads to a :class:`Context`, called as :class:`torch.nn.MultiheadAttention`.
 
-    Args:
-        embed_dim: model width C.
-        context: what the queries attend to; its sizes are those of the heads.
-        dropout: on the attention weights, in training.
-        bias: on the four linear maps.
-        batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
+    The arguments are those of :class:`LinformerAttention`.
     """
+
+    contexts: ClassVar[Mapping[bool, type[Context]]]  # what the queries attend to, not causal and causal
 
     # torch.nn.TransformerEncoderLayer asks its attention for this before it computes ordinary attention by a kernel of
     # its own, in inference: None tells it to call the attention that it was given.
@@ -44,25 +42,33 @@ class Attention(nn.Module):
     def __init__(
         self,
         embed_dim: int,
-        context: Context,
+        num_heads: int,
+        max_len: int,
+        k: int | None = None,
         *,
         dropout: float = 0.0,
         bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
         batch_first: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **options: Unpack[AttentionOptions],
     ) -> None:
         super().__init__()
-        sizes = context.sizes
-        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, sizes.num_heads, sizes.num_kv_heads
-        self.head_dim, self.dropout, self.batch_first = sizes.head_dim, dropout, batch_first
-        width, kv_width = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
+        config = AttentionConfig.of(self, options)
+        k = default_k(max_len) if k is None else k
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        sizes = head_sizes(embed_dim, num_heads, config, kdim, vdim)
+        context = self.contexts[config.causal](sizes, config, max_len, k, **factory)
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, sizes.num_kv_heads
+        self.head_dim, self.dropout, self.batch_first = sizes.head_dim, dropout, batch_first
+        width, kv_width = num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
         self.q_proj = nn.Linear(embed_dim, width, bias, **factory)
         self.k_proj = nn.Linear(sizes.key_width, kv_width, bias, **factory)
         self.v_proj = nn.Linear(sizes.value_width, kv_width, bias, **factory)
         self.out_proj = nn.Linear(width, embed_dim, bias, **factory)
-        self.context = context
+        self.context = context  # after the linear maps: the order of parameters is that of saved optimizer states
         self._reset_linears()
 
     def _reset_linears(self) -> None:
@@ -370,52 +376,17 @@ class LinformerAttention(Attention):
         True
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        max_len: int,
-        k: int | None = None,
-        *,
-        dropout: float = 0.0,
-        bias: bool = True,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[AttentionOptions],
-    ) -> None:
-        config = AttentionConfig.of(self, options)
-        k = default_k(max_len) if k is None else k
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        sizes = head_sizes(embed_dim, num_heads, config, kdim, vdim)
-        context = CONTEXTS["linformer"][config.causal](sizes, config, max_len, k, **factory)
-        super().__init__(embed_dim, context, dropout=dropout, bias=bias, batch_first=batch_first, **factory)
+    contexts = CONTEXTS["linformer"]
 
 
 class FullAttention(Attention):
     """Ordinary multi-head attention, O(N·M), with the parameters and the contracts of :class:`LinformerAttention`.
 
-    It is the twin that comparisons need. The arguments mean what they mean there; of the options it has
-    ``num_kv_heads``, ``head_dim``, ``causal`` and, when causal, ``rotary_dim``.
+    It is the twin that comparisons need. The arguments mean what they mean there, without ``max_len`` and ``k``; of the
+    options it has ``num_kv_heads``, ``head_dim``, ``causal`` and, when causal, ``rotary_dim``.
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        dropout: float = 0.0,
-        bias: bool = True,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[AttentionOptions],
-    ) -> None:
-        config = AttentionConfig.of(self, options)
-        context = CONTEXTS["full"][config.causal](head_sizes(embed_dim, num_heads, config, kdim, vdim), config)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(embed_dim, context, dropout=dropout, bias=bias, batch_first=batch_first, **factory)
+    contexts = CONTEXTS["full"]
+
+    def __init__(self, embed_dim: int, num_heads: int, **options: Any) -> None:
+        super().__init__(embed_dim, num_heads, 1, 1, **options)

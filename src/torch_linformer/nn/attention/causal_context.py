@@ -7,8 +7,8 @@ from torch import Tensor
 from torch_linformer.functional.causal import CausalState, attend_causally
 from torch_linformer.functional.padding import Collective, Padding, mask_of
 from torch_linformer.functional.slots import Slots
-from torch_linformer.functional.softmax import attend_to_past
-from torch_linformer.nn.attention.context import Attended, Call, Context, FullContext, HeadSizes
+from torch_linformer.functional.softmax import Attended, attend_to_past
+from torch_linformer.nn.attention.context import Call, Context, FullContext
 from torch_linformer.nn.attention.keys_and_values import FullState, KeysAndValues, Past, at_positions
 from torch_linformer.nn.dynamic_projection import CausalProjection
 from torch_linformer.nn.options import AttentionConfig, check_k
@@ -25,8 +25,9 @@ class CausalFullContext(FullContext):
         past, padding = call.past, mask_of(read.slots.padding)
         queries, keys, values = at_positions(self.rotary_dim, queries, read.slots, past)
         if past is not None:
+            assert past.state is None or isinstance(past.state, FullState)
             state = FullState(keys, values, padding)
-            if isinstance(past.state, FullState):
+            if past.state is not None:
                 state = past.state.followed_by(keys, values, padding)
             past.state = state
             keys, values, padding = state.keys, state.values, state.padding
@@ -49,15 +50,8 @@ class CausalSlotContext(Context):
 
     running: CausalProjection | None
 
-    def __init__(
-        self,
-        sizes: HeadSizes,
-        options: AttentionConfig = AttentionConfig(),
-        max_len: int = 1,
-        k: int = 1,
-        **factory: Any,
-    ) -> None:
-        super().__init__(sizes, options, max_len, k)
+    def build(self, options: AttentionConfig, **factory: Any) -> None:
+        sizes, max_len, k = self.sizes, self.max_len, self.k
         check_k(k, max_len, causal=True, window=self.window)
         self.exact_first = options.exact_first
         # Running means count the real tokens themselves.
@@ -90,7 +84,9 @@ class CausalSlotContext(Context):
         if past is not None:
             past.state = state
         if piece is not None and before is not None:
-            output = piece.hand_on(state.like(before), output)
+            # of the types that the piece after this one receives
+            handed_on = [x.to(y.dtype) for x, y in zip(state.tensors(), before.tensors(), strict=True)]
+            output = piece.hand_on(handed_on, output)
         return output, weights
 
     def _received(self, positions: Slots, piece: Collective, heads: int) -> CausalState:

@@ -8,12 +8,10 @@ from torch import Tensor, nn
 from torch_linformer.functional.attention import attend
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.functional.slots import Slots
-from torch_linformer.functional.softmax import SoftmaxCall, attend_by_distance
+from torch_linformer.functional.softmax import Attended, SoftmaxCall, attend_by_distance
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
 from torch_linformer.nn.attention.slot_maps import Pair, SequenceMap, Source
 from torch_linformer.nn.options import AttentionConfig
-
-Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are asked for
 
 OPTIONS_OF_HEADS = frozenset({"num_kv_heads", "head_dim", "causal"})  # options that every attention has
 
@@ -83,6 +81,10 @@ class Context(nn.Module):
         self.check_options(options)
         self.sizes, self.max_len, self.k = sizes, max_len, k
         self.window, self.rotary_dim = options.window, options.rotary_dim
+        self.build(options, **factory)
+
+    def build(self, options: AttentionConfig, **factory: Any) -> None:
+        """Check what only this context has, and make its parameters."""
 
     @classmethod
     def check_options(cls, options: AttentionConfig) -> None:

@@ -8,8 +8,15 @@ from torch import Tensor, nn
 from torch_linformer.functional.attention import attend
 from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.functional.slots import Slots
-from torch_linformer.functional.softmax import ExactTokens, Window, bias_at, check_exact_tokens, find_exact_tokens
-from torch_linformer.nn.attention.context import Attended, Call, Context, HeadSizes
+from torch_linformer.functional.softmax import (
+    Attended,
+    ExactTokens,
+    Window,
+    bias_at,
+    check_exact_tokens,
+    find_exact_tokens,
+)
+from torch_linformer.nn.attention.context import Call, Context
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_maps import Pair, SequenceMap, SlotMaps, Source, build_map
 from torch_linformer.nn.options import (
@@ -82,15 +89,8 @@ class SlotContext(Context):
     proj_v: SequenceMap | None
     slot_terms: SlotTerms | None
 
-    def __init__(
-        self,
-        sizes: HeadSizes,
-        options: AttentionConfig = AttentionConfig(),
-        max_len: int = 1,
-        k: int = 1,
-        **factory: Any,
-    ) -> None:
-        super().__init__(sizes, options, max_len, k)
+    def build(self, options: AttentionConfig, **factory: Any) -> None:
+        sizes, max_len, k = self.sizes, self.max_len, self.k
         check_k(k, max_len, window=self.window)
         check_exact_tokens(options.exact_first, options.exact_last, max_len)
         if options.sharing == "layerwise":
@@ -109,9 +109,8 @@ class SlotContext(Context):
         if self.projection is not None and k > 0:
             per_head = options.sharing in PER_HEAD
             scored_k, scored_v = (sizes.head_dim,) * 2 if per_head else (sizes.key_width, sizes.value_width)
-            num_heads = sizes.num_kv_heads if per_head else None
-            map_options = {"num_heads": num_heads, "length_scaling": options.length_scaling, **factory}
-            map_options["projection"] = self.projection
+            map_options = {"projection": self.projection, "length_scaling": options.length_scaling, **factory}
+            map_options["num_heads"] = sizes.num_kv_heads if per_head else None
             self.proj_k = build_map(max_len, k, scored_k, **map_options)
             if options.sharing not in ONE_MAP and self.projection not in PARAMETERLESS:
                 self.proj_v = build_map(max_len, k, scored_v, **map_options)

@@ -91,37 +91,26 @@ class HeadMaps(NamedTuple):
         return Pair(*(x.view(*x.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2) for x in channels))
 
 
-class Source:
+class Source(NamedTuple):
     """What keys and values are made of: a sequence for each, in the order of real tokens that the context needs.
 
-    Args:
-        inputs: ``(B, M, C)``, or heads ``(B, H, M, D)``, which are their own inputs; with zeros at padding.
-        padding: of these positions.
-        maps: the linear maps of inputs to heads; None for heads.
-        chunk_size: positions read at once, None for all. In chunks keys and values have one input, and zeros are put
-            at padding only as it is read.
-        norm: of what is read in chunks.
+    In chunks keys and values have one input, and zeros are put at padding only as it is read.
     """
 
-    def __init__(
-        self,
-        inputs: Pair,
-        padding: Padding | None,
-        maps: HeadMaps | None = None,
-        chunk_size: int | None = None,
-        norm: nn.LayerNorm | None = None,
-    ) -> None:
-        self._inputs, self.padding, self.maps = inputs, padding, maps
-        self.chunk_size, self._norm = chunk_size, norm
+    whole: Pair  # inputs (B, M, C), or heads (B, H, M, D), which are their own inputs; with zeros at padding
+    padding: Padding | None  # of these positions
+    maps: HeadMaps | None = None  # from inputs to heads; None for heads
+    chunk_size: int | None = None  # positions read at once, None for all
+    norm: nn.LayerNorm | None = None  # of what is read in chunks
 
     @property
     def like(self) -> Tensor:
         """A sequence ``(B, M, ·)`` of the batch, the length, the dtype and the device of what is read."""
-        return self._inputs.key if self._inputs.key.dim() == 3 else self._inputs.key[:, 0]
+        return self.whole.key if self.whole.key.dim() == 3 else self.whole.key[:, 0]
 
     @property
     def is_one_input(self) -> bool:
-        return self._inputs.key is self._inputs.value
+        return self.whole.key is self.whole.value
 
     @property
     def length(self) -> int:
@@ -139,7 +128,7 @@ class Source:
         return self.padding if chunk is None else chunk_padding(self.padding, chunk)
 
     def inputs(self, chunk: slice | None) -> Pair:
-        return self._inputs if chunk is None else self._normed(self._inputs.key[:, chunk], self.padding_of(chunk))
+        return self.whole if chunk is None else self._normed(self.whole.key[:, chunk], self.padding_of(chunk))
 
     def heads(self, inputs: Pair) -> Pair:
         """Heads ``(B, H, m, D)`` of the :meth:`inputs` of a chunk."""
@@ -151,17 +140,17 @@ class Source:
     def tokens(self, places: ExactPlaces) -> Pair:
         """Heads ``(B, H, T, D)`` of some tokens."""
         if self.maps is None:
-            heads = self._inputs.key.shape[1]
-            rows = (places.take(x.transpose(1, 2).flatten(2)) for x in self._inputs)
+            heads = self.whole.key.shape[1]
+            rows = (places.take(x.transpose(1, 2).flatten(2)) for x in self.whole)
             return Pair(*(torch.unflatten(x, -1, (heads, -1)).transpose(1, 2) for x in rows))
-        keys = places.take(self._inputs.key)
+        keys = places.take(self.whole.key)
         if self.chunk_size is not None:
             return self.heads(self._normed(keys, places.missing))
-        return self.heads(Pair(keys, keys if self.is_one_input else places.take(self._inputs.value)))
+        return self.heads(Pair(keys, keys if self.is_one_input else places.take(self.whole.value)))
 
     def _normed(self, positions: Tensor, padding: Any) -> Pair:
         # In this order: a norm has a bias.
-        positions = positions if self._norm is None else self._norm(positions)
+        positions = positions if self.norm is None else self.norm(positions)
         return Pair(*[zero_padding(positions, mask_of(padding))] * 2)
 
 
@@ -212,13 +201,8 @@ class SlotMaps(NamedTuple):
         fixed = [x for x in self if isinstance(x, SequenceProjection)]
         dense = [x for x in fixed if x.projection in DENSE]
         at_once = source.chunk_size is None
-        if (
-            first
-            and at_once
-            and source.is_one_input
-            and len(dense) == 2
-            and not any(map(does_more_than_forward, dense))
-        ):
+        is_one_matrix = len(dense) == 2 and not any(map(does_more_than_forward, dense))
+        if first and at_once and source.is_one_input and is_one_matrix:
             heads = source.all_heads() if keeps_heads else None
             return self._read_as_one(source, [x.matrix for x in dense], dense[0].length_scaling), heads
         tokens = None if at_once else real_tokens(source.like, source.padding)
