@@ -17,16 +17,10 @@ class LinearOptions:
     Attributes:
         k: slots K, min(256, max_length / 4) by default; 0 for only the window and the first and last tokens.
         window: also the tokens at most ``window // 2`` positions away; None for only slots.
-<<<<<<< HEAD
-        exact_first, exact_last: the first and last tokens, which every token sees themselves (``[CLS]``, ``[SEP]``).
+        exact_first, exact_last: numbers of first and last tokens, to which every token attends (``[CLS]``, ``[SEP]``).
         exact_below: a row of at most this many real tokens attends to all of them; 2 K + window + 640 if None, about
             where slots and window begin to take less time: N · (2 K + window) products beside N², and what choosing
             slots costs, as measured on a CPU (docs/log.md).
-=======
-        exact_first, exact_last: numbers of first and last tokens, to which every token attends (``[CLS]``, ``[SEP]``).
-        exact_below: a row of at most this many real tokens attends to all of them; 2 K + window if None, where slots
-            and window, N · (2 K + window) products, begin to take fewer than N².
->>>>>>> docs
         projection: slots chosen by the input (``dynamic``), with a learned mass, or ``mean`` of equal segments.
         max_length: tokens that the encoder reads at once.
 
