@@ -174,16 +174,16 @@ def test_texts_are_read_as_the_original_reads_them(adapt, source, tokenizer, tmp
     (path / "sentence_bert_config.json").write_text(json.dumps(told))
     prompts = json.dumps({"prompts": {"passage": "Sea: "}, "default_prompt_name": "passage"})
     (path / "config_sentence_transformers.json").write_text(prompts)
-    for max_length, length in ((None, 12), (14, 14)):
+    for max_length, length in ((None, 8192), (14, 14)):
         output = tmp_path / str(length)
-        assert f"the student {length}, with" in adapt(output, path=path, max_length=max_length, steps=1)
+        assert f"the student {length:,}, with" in adapt(output, path=path, max_length=max_length, steps=1)
         assert json.loads((output / "sentence_bert_config.json").read_text()) == {**told, "max_seq_length": length}
         assert (output / "config_sentence_transformers.json").read_text() == prompts
         assert sentence_settings(str(output)).prompt() == "Sea: "
         assert AutoTokenizer.from_pretrained(output)("WET").input_ids == tokenizer("wet").input_ids
     original = load_encoder(str(path))
     texts = Dataset.from_dict({"text": [f"Wet {number}" for number in range(200)]})
-    settings = AdaptSettings(data="texts", k=4, window=4, device="cpu", precision="fp32")
+    settings = AdaptSettings(data="texts", k=4, window=4, exact_below=0, device="cpu", precision="fp32")
     adaptation = Adaptation(original, texts, texts, settings, TrainingScreen())
     assert adaptation.texts.test.windows[0]["input_ids"][:-1] == tokenizer("sea: wet 0").input_ids[:-1]
     assert adaptation.teacher.before == 1 + len(tokenizer("sea:").input_ids) - 2
@@ -369,7 +369,7 @@ def test_new_parameters_have_a_learning_rate_of_their_own(source):
 @pytest.mark.usefixtures("measured_once")
 def test_a_head_for_masked_words(adapt, tmp_path, save_source, tokenizer, run_card):
     path = save_source(tmp_path / "small", tokenizer, BertForMaskedLM)
-    shown = adapt(tmp_path / "run", path=path, max_length=None)
+    shown = adapt(tmp_path / "run", path=path, max_length=LONGEST)
     result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
     assert result["task"] == "mlm" and "loss of masked words" in shown
     losses = [entry["loss"] for entry in result["history"] if "loss" in entry]
@@ -392,7 +392,7 @@ def test_a_classifier_and_the_labels_of_the_texts_held_out(adapt, tmp_path, save
     fields = {"id2label": names, "label2id": {name: n for n, name in names.items()}, "classifier_dropout": 0.3}
     path = save_source(tmp_path / "small", tokenizer, BertForSequenceClassification, **fields)
     test = write_csv(tmp_path / "test.csv", weather(60, seed=9))
-    shown = adapt(tmp_path / "run", path=path, test=test, label_column="label", max_length=None, width=80)
+    shown = adapt(tmp_path / "run", path=path, test=test, label_column="label", max_length=LONGEST, width=80)
     assert "-0.0000" not in shown and "…" not in shown  # seven scores, and five columns of them
     result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval()
@@ -422,5 +422,5 @@ def test_a_plain_encoder_and_minutes(source, adapt, tmp_path, monkeypatch):
     assert "--minutes 0.02 is for the distillation; after it come comparing, about " in shown
     assert result["texts"]["test"] == LEAST_TEXTS  # there is time for none, and fewer say nothing
     model = AutoModel.from_pretrained(tmp_path / "run")
-    assert (model.config.max_position_embeddings, model.config.pooling) == (LONGEST, "mean")
+    assert (model.config.max_position_embeddings, model.config.pooling) == (8192, "mean")  # by default
     assert not (tmp_path / "run" / "modules.json").exists()

@@ -68,7 +68,7 @@ def test_it_is_what_the_command_does(folder, teacher, tokenizer, texts, tmp_path
     assert all(torch.equal(before[name], tensor) for name, tensor in teacher.state_dict().items())
 
     data = write_csv(tmp_path / "texts.csv", [(text, "") for text in texts])
-    settings = AdaptSettings(data=data, **OPTIONS, **SLOTS, output=str(tmp_path / "command"))
+    settings = AdaptSettings(data=data, **OPTIONS, **SLOTS, max_length=16, output=str(tmp_path / "command"))
     run_adaptation(str(folder), settings, screen=watching_screen(None, None))
     theirs = load_file(tmp_path / "command" / "model.safetensors")
     for ours in (student.state_dict(), load_file(tmp_path / "python" / "model.safetensors")):

@@ -91,7 +91,7 @@ def test_an_adaptation_returns_a_run(tmp_path, save_source, masked_run, write_cs
     tokenizer = AutoTokenizer.from_pretrained(masked_run.folder)
     source = save_source(tmp_path / "small", tokenizer, pooling="cls_token")
     data = write_csv(tmp_path / "texts.csv", weather(220, seed=5))
-    options = {"max_length": 24, "k": 4, "window": 4, "steps": 2, "batch_size": 4, **OPTIONS}
+    options = {"max_length": 24, "k": 4, "window": 4, "exact_below": 0, "steps": 2, "batch_size": 4, **OPTIONS}
     run = torch_linformer.adapt(source, data, output=tmp_path / "run", **options)
     assert run.scores == run.result["end"] and 0 < run.scores["cosine"] <= 1
     assert type(run.model).__name__ == "LinearBertModel" and isinstance(run.model, type(AutoModel.from_pretrained(run)))

@@ -113,7 +113,7 @@ def test_a_folder_without_tokenizer(refused_adapt, workplace):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--k", "17"], "--k must lie between 0 and the 16 tokens read at once, got 17"),
+        (["--k", "17", "--max-length", "16"], "BertModel (bert): k must be at most the 16 tokens read at once, got 17"),
         (["--k", "-1"], "--k must be at least 0, got -1"),
         (["--k", "0", "--window", "0"], "--k 0 leaves only the window, and --window 0 leaves nothing to attend to"),
         (["--exact-below", "-1"], "--exact-below must be at least 0, got -1"),
@@ -163,6 +163,13 @@ def test_no_texts_or_too_few(refused, refused_adapt, write_csv):
     assert refused_adapt("bert", "few.csv") == "few.csv: leaves 5 texts for training; at least 20 are needed"
     write_csv("empty.csv", [("", "a"), (" ", "b")])
     assert refused_adapt("bert", "empty.csv").startswith("empty.csv: ")
+
+
+def test_no_text_is_long_enough_for_slots(refused_adapt, write_csv, weather):
+    write_csv("short.csv", weather(220, seed=0))
+    message = refused_adapt("bert", "short.csv", "--max-length", "16")
+    assert message.startswith("the longest text has 16 tokens, and texts of up to 776 get full attention")
+    assert "nothing to adapt" in message and "--exact-below 0" in message
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,22 @@ def test_train(small_disk, quick, as_arguments, classifier_run, capfd, kilobytes
 def test_adapt(small_disk, save_source, classifier_run, tmp_path, write_csv, weather, capfd):
     source = save_source(tmp_path / "small", AutoTokenizer.from_pretrained(classifier_run.folder))
     texts, weights = write_csv(tmp_path / "texts.csv", weather(200, seed=1)), "model.safetensors"
-    arguments = ["adapt", source, "--data", texts, "--k", 4, "--steps", 4, "--batch-size", 2, "--device", "cpu"]
+    arguments = [
+        "adapt",
+        source,
+        "--data",
+        texts,
+        "--k",
+        4,
+        "--exact-below",
+        0,
+        "--steps",
+        4,
+        "--batch-size",
+        2,
+        "--device",
+        "cpu",
+    ]
     arguments += ["--no-probe"]
     assert outcome([*arguments, "--output", tmp_path / "whole"], capfd) == (0, "")
     for kilobytes in (100, 700):  # full in the first checkpoint, and in a later one

@@ -121,7 +121,7 @@ def texts():
 def adapted(texts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapted")
     (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:220]))
-    options = ["--max-length", "96", "--k", "12", "--window", "16", "--steps", "2"]
+    options = ["--max-length", "96", "--k", "12", "--window", "16", "--exact-below", "40", "--steps", "2"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
         adapt(folder, *options)

@@ -24,7 +24,9 @@ class AdaptSettings(RunOptions):
     test: str = option("0.1", "test set of the final comparison: PATH, or fraction of the texts")
     trust_remote_code: bool = option(False, "run code from the source folder, if the model needs it")
     max_length: int | None = option(
-        None, "maximum input length in tokens; may exceed that of the original  [that of the original]", least=8
+        None,
+        "maximum input length in tokens; may exceed that of the original  [8192, or that of the original if larger]",
+        least=8,
     )
     k: int | None = option(None, "number of slots K; 0 for the window only  [min(256, max-length/4)]", least=0)
     window: int | None = option(

@@ -57,6 +57,7 @@ from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
 CUT, SHORTEST = 0.25, 8  # the share of the texts that are cut to a random length, and the tokens of the shortest
+LONG = 8192  # tokens that a student reads at least, unless told otherwise
 VALIDATED, TESTED = 128, 512  # texts
 LEAST_TEXTS = 20  # enough for ten nearest neighbors
 EVALUATIONS = 10  # on the validation texts, in the whole distillation
@@ -243,7 +244,7 @@ class Adaptation:
         self.warnings = find_overlap({"training": train, "test": test}).warnings
         for warning in self.warnings:
             screen.say(warning)
-        max_length = settings.max_length or original.usual_length
+        max_length = settings.max_length or max(LONG, original.usual_length)
         set_seed(settings.seed)
         encoder = DocumentEncoder(original.tokenizer, max_length, prompt=original.settings.prompt())
         before, after = map(len, encoder.marks)
@@ -259,6 +260,12 @@ class Adaptation:
                 parameter.requires_grad_(False)
         self.student.config.pooling = self.objective.pooling
         self.texts = processes.on_main(lambda: prepare_texts(train, test, encoder, settings, screen))
+        longest, exact = max(self.texts.train["length"]), self.options.longest_exact
+        if student is None and longest <= exact:
+            raise InputError(
+                f"the longest text has {longest:,} tokens, and texts of up to {exact:,} get full attention, as in the "
+                "original: there is nothing to adapt; take longer texts, a larger --max-length, or --exact-below 0"
+            )
         positions = Positions.said_by(self.student.config)
         # Where positions are learned, those of the student repeat as in windows that are read one after the other.
         # Else they overlap, so that every token has a quarter of a window on either side.

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -15,16 +16,17 @@ from torch_linformer.distributed import processes
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig
 
+DEVICES = ("cuda", "mps", "cpu")  # "auto" takes the first that is available
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # Of every model that is opened, whatever its file has: in half precision small steps of a training are lost, and CPUs
 # lack some operations. The precision decides what is computed in less.
 WEIGHTS = torch.float32
 
 
-def resolve_device(name: str) -> str:
-    """The device of that name, if this machine has it; ``auto`` takes a GPU if there is one."""
+def resolve_device(name: str, among: Sequence[str] = DEVICES) -> str:
+    """The device of that name, if it is one of `among` and on this machine; ``auto`` takes a GPU if there is one."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    available = [device for device, is_there in present.items() if is_there]
+    available = [device for device in among if present[device]]
     if name == "auto":
         return available[0]
     if name not in available:
