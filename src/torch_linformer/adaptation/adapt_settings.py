@@ -25,7 +25,7 @@ class AdaptSettings(RunOptions):
     trust_remote_code: bool = option(False, "run code from the source folder, if the model needs it")
     max_length: int | None = option(
         None,
-        "maximum input length in tokens; may exceed that of the original  [8192, or that of the original if larger]",
+        "maximum input length in tokens; may exceed that of the original  [8192, or its own if larger]",
         least=8,
     )
     k: int | None = option(None, "number of slots K; 0 for the window only  [min(256, max-length/4)]", least=0)
