@@ -171,6 +171,11 @@ def test_a_stride_that_leaves_nothing_new(tokenizer, stride):
         DocumentEncoder(tokenizer, 22, overflow="windows", stride=stride)
 
 
+def test_a_stride_without_windows(tokenizer):
+    with pytest.raises(InputError, match="^--stride 4 goes with --overflow windows: leave it out, or give that too$"):
+        DocumentEncoder(tokenizer, 22, stride=4)
+
+
 # Questions
 
 

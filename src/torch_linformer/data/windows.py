@@ -71,6 +71,8 @@ class DocumentEncoder:
         if self.room < 1:
             beside = f"the special tokens and the prompt {prompt!r}" if prompt else "the special tokens"
             raise InputError(f"{max_length} tokens leave no room for text beside {beside}; allow more")
+        if stride is not None and overflow != "windows":
+            raise InputError(f"--stride {stride} goes with --overflow windows: leave it out, or give that too")
         self.stride = self.room // 4 if stride is None else stride
         if overflow == "windows" and not 0 <= self.stride < self.room:
             raise InputError(f"--stride {self.stride} leaves no new tokens to a window of {self.room}; take fewer")

@@ -167,7 +167,7 @@ class DocumentEmbedder(DocumentModel):
         overflow: how long documents are read, see `DocumentEncoder`. If None, in windows by an encoder that is not
             linear, and where several vectors are wanted, unless they are pieces of one pass or have the words of a
             whole document; otherwise cut.
-        stride: see `DocumentEncoder`; if None, the windows of an encoder that is not linear lie side by side.
+        stride: see `DocumentEncoder`; if None, windows of an encoder that is not linear, or with ``spans``, lie side by side.
         most: vectors of a document of windows, each the mean of neighboring ones; None for one a window.
         spans: whether an answer says, as ``spans``, where in the text what each vector stands for begins and ends.
         normalize: whether vectors have length 1.
@@ -205,7 +205,7 @@ class DocumentEmbedder(DocumentModel):
         if overflow is None:
             of_one_row = vectors.most > 1 or self.reads_words
             overflow = "windows" if not self.is_linear or (most != 1 and not of_one_row) else "cut"
-        if stride is None and not self.is_linear:
+        if stride is None and overflow == "windows" and (spans or not self.is_linear):
             stride = 0
         self.most = most if overflow == "windows" else 1
         self.several = vectors.most > 1 or self.most != 1

@@ -185,7 +185,6 @@ class Searcher:
             name, vectors = manifest["model"], manifest["options"]["vectors"] if vectors is None else vectors
         source = encoder_folder(name)
         options: dict[str, Any] = {
-            "stride": 0,
             "spans": True,
             "device": device,
             "precision": precision,

@@ -92,7 +92,8 @@ def embedder_vectors(start: str, documents: Dataset, device: str, precision: str
     def read(texts: list[str], tokens: int, overflow: str) -> tuple[Tensor, np.ndarray]:
         """Vectors of the windows of texts, and the number of the text of each."""
         tokens = min(tokens, tokenizer.model_max_length)
-        windows = DocumentEncoder(tokenizer, tokens, overflow=overflow, stride=0, prompt=prompt)(texts)
+        stride = 0 if overflow == "windows" else None
+        windows = DocumentEncoder(tokenizer, tokens, overflow=overflow, stride=stride, prompt=prompt)(texts)
         order = np.argsort(windows["length"], kind="stable")[::-1]
         parts: list[Tensor] = []
         for begin in range(0, len(order), _AT_ONCE):
