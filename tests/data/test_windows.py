@@ -172,7 +172,7 @@ def test_a_stride_that_leaves_nothing_new(tokenizer, stride):
 
 
 def test_a_stride_without_windows(tokenizer):
-    with pytest.raises(InputError, match="^--stride 4 goes with --overflow windows: leave it out, or give that too$"):
+    with pytest.raises(InputError, match=r"^--stride 4 goes with --overflow windows: leave it out, or give that too$"):
         DocumentEncoder(tokenizer, 22, stride=4)
 
 

@@ -167,7 +167,8 @@ class DocumentEmbedder(DocumentModel):
         overflow: how long documents are read, see `DocumentEncoder`. If None, in windows by an encoder that is not
             linear, and where several vectors are wanted, unless they are pieces of one pass or have the words of a
             whole document; otherwise cut.
-        stride: see `DocumentEncoder`; if None, windows of an encoder that is not linear, or with ``spans``, lie side by side.
+        stride: see `DocumentEncoder`; if None, windows of an encoder that is not linear, or with ``spans``, lie side by
+            side.
         most: vectors of a document of windows, each the mean of neighboring ones; None for one a window.
         spans: whether an answer says, as ``spans``, where in the text what each vector stands for begins and ends.
         normalize: whether vectors have length 1.
