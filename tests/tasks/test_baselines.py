@@ -124,6 +124,9 @@ def test_a_label_that_few_have():
     states = [np.random.default_rng(len(part)).normal(size=(len(part), 3)) for part in (known, scored)]
     found = sklearn_baselines([known, scored], [*labels[:-1], "rare"], states)
     assert all(len(row) == 9 for row in found.values())
+    two = ["wet" if label == labels[0] else "dry" for label in labels]
+    found = sklearn_baselines([known, scored], [*two[:-1], "rare"], states)  # a fold without it has only two labels
+    assert [*found] == ["tfidf"] and len(found["tfidf"]) == 9
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a model has to beat: the names of these methods, and those that are scikit-learn's alone."""
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def sklearn_baselines(
     """What scikit-learn's methods, as they are, predict of documents with one label each.
 
     ``tfidf`` is a linear support vector machine of words and pairs of words. With vectors there is ``stack``, too: a
-    logistic regression of what that and one of standardized vectors say out of fold.
+    logistic regression of what that and one of standardized vectors say out of fold, where folds can have all labels.
 
     Args:
         texts: of documents to learn from, and of those that are scored.
@@ -66,7 +67,9 @@ def sklearn_baselines(
         counted = [csr_matrix((len(part), 1), dtype=np.float32) for part in texts]
     if len(set(labels)) < 2:
         return {"tfidf": np.full(len(texts[1]), labels[0])}
-    if states is None:
+    often = sum(number > 1 for number in Counter(labels).values())
+    # A fold may lack labels that stand once; of more than two labels scikit-learn stacks no fold that has only two.
+    if states is None or often <= 2 < len(set(labels)):
         return {"tfidf": LinearSVC().fit(counted[0], labels).predict(counted[1])}
     known, scored = (hstack(pair, format="csr") for pair in zip(counted, states, strict=True))
     first = counted[0].shape[1]  # of the vectors

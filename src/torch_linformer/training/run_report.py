@@ -219,6 +219,8 @@ def _scores(outcome: Outcome) -> Section:
 def _advice(outcome: Outcome) -> str:
     """What to try where a model is not clearly better than what it must beat."""
     settings, data = outcome.start.settings, outcome.start.data
+    if data.task.larger_is_better and outcome.scores[data.task.best_metric] == 1:
+        return ""
     best = f"eval_{data.task.best_metric}"
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
     if settings.frozen:
@@ -255,11 +257,15 @@ def _data(outcome: Outcome) -> list[Section]:
     cut = "Tokens of whole documents; the line is what the model reads at once."
     kept = "The weights that were best on the validation documents are the ones kept."
     metric, higher = f"eval_{task.best_metric}", task.larger_is_better
-    return [
+    sections = [
         Section("Data", text="\n\n".join(splits.notes), facts=documents | splits.repeats, detail=True),
         Section("Length of the training documents", figure=lengths, caption=cut),
-        learning_curve("Learning curve", outcome.history, metric, larger_is_better=higher, caption=kept),
     ]
+    if outcome.history:
+        sections.append(
+            learning_curve("Learning curve", outcome.history, metric, larger_is_better=higher, caption=kept)
+        )
+    return sections
 
 
 def _labels(scores: Mapping[str, Any], names: Sequence[str]) -> list[Section]:
