@@ -23,6 +23,7 @@ from torch_linformer.analysis.relevance import (
     visible,
 )
 from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.models.backbone import Inputs
 from torch_linformer.models.lexical_head import KINDS, PAIR, LexicalHead
 
 BYTES = build_tokenizer("bytes", [], max_length=100)
@@ -68,11 +69,11 @@ def test_blank_words_leave_positions_and_special_tokens(build):
 def test_a_linear_score_needs_one_step(build):
     embeddings = build().linformer.embeddings
     weight = torch.randn(7, 12, dtype=torch.float64)
-    score = lambda: (embeddings(IDS, None, None, None) * weight).sum()[None]  # noqa: E731
+    score = lambda: (embeddings(Inputs(IDS, None, None, None)) * weight).sum()[None]  # noqa: E731
     found = integrated_gradients(score, embeddings, embeddings.word_embeddings, OF_TEXT, steps=1)
     with torch.no_grad():
         blank = embeddings.word_embeddings(IDS).masked_fill(OF_TEXT[..., None], 0.0)
-        difference = embeddings(IDS, None, None, None) - embeddings(None, None, None, blank)
+        difference = embeddings(Inputs(IDS, None, None, None)) - embeddings(Inputs(None, None, None, blank))
     torch.testing.assert_close(found.values, (difference * weight).sum(-1))
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, overload
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.data.reading.streamed import Document
@@ -43,15 +43,13 @@ class FolderModel(ABC):
     def __post_init__(self) -> None:
         names = ("overflow", "stride", "device", "precision", "batch_size")
         options = {name: getattr(self, name) for name in names}
-        model, self.document_model = self._open(load_tokenizer(self.folder), options)
+        model, self.document_model = self._open(options)
         self.notices = [compile_backbone(model, self.document_model.device)] if self.compile else []
         self.overflow = self.document_model.encode.overflow
         self._read_columns = [self.text_column]
 
     @abstractmethod
-    def _open(
-        self, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]
-    ) -> tuple[PreTrainedModel, DocumentModel]:
+    def _open(self, options: Mapping[str, Any]) -> tuple[PreTrainedModel, DocumentModel]:
         """The model of the folder, and what it is of documents, with these options and its own."""
 
     @property
@@ -152,8 +150,8 @@ class Predictor(FolderModel):
         elif self.question_column is not None:
             raise InputError("questions are for models trained with --task qa; this one answers without")
 
-    def _open(self, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]) -> tuple[AnyModel, DocumentModel]:
-        model = load_model(self.folder)
+    def _open(self, options: Mapping[str, Any]) -> tuple[AnyModel, DocumentModel]:
+        model, tokenizer = load_model(self.folder), load_tokenizer(self.folder)
         return model, TaskPredictor(model, tokenizer, threshold=self.threshold, top_k=self.top_k, **options)
 
     @overload
@@ -217,10 +215,8 @@ class Embedder(FolderModel):
         if isinstance(self.document_model, DocumentEmbedder) and not self.document_model.is_linear:
             self.notices.append(f"{os.fspath(self.model)} {self.document_model.reading}")
 
-    def _open(
-        self, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]
-    ) -> tuple[PreTrainedModel, DocumentModel]:
-        model = load_reader(self.folder)
+    def _open(self, options: Mapping[str, Any]) -> tuple[PreTrainedModel, DocumentModel]:
+        model, tokenizer = load_reader(self.folder), load_tokenizer(self.folder)
         own: dict[str, Any] = {"normalize": self.normalize, "prompt_name": self.prompt_name}
         return model, DocumentEmbedder(self.folder, model, tokenizer, **own, **options)
 

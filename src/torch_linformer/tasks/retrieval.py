@@ -71,8 +71,8 @@ from torch_linformer.opening.sentence_transformers import document_vectors
 
 texts = ["a query", "a document"]
 inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
-of_hidden_states = document_vectors("PATH OF THIS FOLDER", model.config)
-vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"], inputs["attention_mask"])
+of_rows = document_vectors("PATH OF THIS FOLDER", model.config)
+vectors = of_rows(model, inputs["input_ids"], inputs["attention_mask"])
 # The same: sentence_transformers.SentenceTransformer("PATH OF THIS FOLDER", trust_remote_code=True).encode(texts)
 # Where words are a part of vectors, both count those of what is read, linformer embed those of all of a text."""
 

@@ -86,7 +86,7 @@ def embedder_vectors(start: str, documents: Dataset, device: str, precision: str
     source = original_of(start)
     if sentence_pooling(source) is None or (vectors := document_vectors(source, load_any_config(source))).most > 1:
         return None
-    model, of_hidden_states, tokenizer = load_backbone(source, device), vectors.to(device), load_tokenizer(source)
+    model, vectors, tokenizer = load_backbone(source, device), vectors.to(device), load_tokenizer(source)
     prompt, pad = sentence_settings(source).prompt(), DataCollatorWithPadding(tokenizer)
 
     def read(texts: list[str], tokens: int, overflow: str) -> tuple[Tensor, np.ndarray]:
@@ -100,8 +100,7 @@ def embedder_vectors(start: str, documents: Dataset, device: str, precision: str
             rows = [{"input_ids": windows["input_ids"][number]} for number in order[begin : begin + _AT_ONCE]]
             batch = {name: ids.to(device) for name, ids in pad(rows).items()}
             with autocast(device, precision):
-                hidden = model(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-            parts.append(of_hidden_states(hidden, batch["input_ids"], batch["attention_mask"]).cpu())
+                parts.append(vectors(model, batch["input_ids"], batch["attention_mask"]).cpu())
         return torch.cat(parts)[torch.from_numpy(np.argsort(order))], np.asarray(windows["document"])
 
     texts, queries = documents["text"][:], queries_of(documents)
