@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from torch_linformer.encoders import linearize
 from torch_linformer.errors import ANOTHER_ENDED
 from torch_linformer.tasks.registry import TASKS
 
@@ -84,8 +85,10 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         **{**sizes, **roles, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "local_attention": 8},
         **{"global_attn_every_n_layers": 2, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.2},
     )
-    ModernBertForMaskedLM(modern).save_pretrained(folder / "modern")
-    tokenizer.save_pretrained(folder / "modern")
+    modern_bert = ModernBertForMaskedLM(modern)
+    for name, model in (("modern", modern_bert), ("linear", linearize(modern_bert, 6, 8, exact_below=20))):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
     layerwise = {"projection": "linear", "sharing": "layerwise"}
     common = {**quick, "max_steps": 16, "baseline": False}
     own = {**common, "test": "0.2", "validation": "0.25"}  # which leaves 96: whole batches
@@ -96,8 +99,7 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         # have a gradient of zeros then, which moves them by what the optimizer remembers; whole, they have none.
         **{"source": str(folder / "bert"), "k": 6, "window": 8, "steps": 10, "exact_below": 12},
     }
-    # Rows of at most 2 K + window = 20 tokens are read exactly. One process gives a new head its first weights, so the
-    # others begin with the head that it has trained.
+    # One process gives a new head its first weights, so the others begin with the head that it has trained.
     pretrained = {name: x for name, x in common.items() if name not in ("model", "tokenizer", "k")}
     with_head = {**pretrained, "from_model": str(folder / "one" / "head"), "validation": "0.25", "freeze": False}
     runs = {
@@ -110,7 +112,7 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "seq2seq": {**own, "task": "seq2seq", "data": str(folder / "targets.csv")},
         "embed": {**own, "task": "embed", "data": str(folder / "pairs.csv")},
         "classify in pieces": {**common, "lexical": "auto", "window": 8, "context_parallel": 2},
-        "head": {**pretrained, "from_model": str(folder / "modern"), "freeze": False, "k": "6", "window": 8},
+        "head": {**pretrained, "from_model": str(folder / "linear"), "freeze": False},
         "classify on ModernBERT": with_head,
         "classify on ModernBERT in pieces": {**with_head, "context_parallel": 2},
         "mlm in pieces": {**common, "task": "mlm", "packing": False, "context_parallel": 2},
