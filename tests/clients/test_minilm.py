@@ -153,7 +153,18 @@ def test_sentence_transformers_opens_it(adapted, texts):
 def test_what_sentence_transformers_saves_today(texts, tmp_path):
     SentenceTransformer(str(FOLDER), device="cpu").save(str(tmp_path / "today"))
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:60]))
-    adapt(tmp_path, "--max-length", "64", "--steps", "1", "--test", "0.34", source=tmp_path / "today")
+    adapt(
+        tmp_path,
+        "--max-length",
+        "64",
+        "--steps",
+        "1",
+        "--exact-below",
+        "0",
+        "--test",
+        "0.34",
+        source=tmp_path / "today",
+    )
     model = SentenceTransformer(str(tmp_path / "run"), device="cpu")
     assert isinstance(model[0].auto_model, LinearEncoder) and model.max_seq_length == 64
     assert abs((model.encode(["rain"]) ** 2).sum() - 1) < 1e-4

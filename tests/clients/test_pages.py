@@ -40,7 +40,7 @@ def pages(classifier_run, tmp_path_factory, datasets_cache):
     }
     bert, texts = str(folder / "bert" / "model"), str(folder / "texts.jsonl")
     spectrum = ["--data", texts, "--length", "16,64", "--documents", "2", "--output", str(folder / "spectrum")]
-    adapt = ["--data", texts, "--k", "4", "--window", "8", "--steps", "2", "--test", "0.3", "--device", "cpu"]
+    adapt = ["--data", texts, "--k", "4", "--window", "8", "--exact-below", "0", "--steps", "2", "--test", "0.3"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", "/bin/false")  # no speed figures
         call(
@@ -52,7 +52,7 @@ def pages(classifier_run, tmp_path_factory, datasets_cache):
             "--cut",
         )
         call("spectrum", bert, *spectrum)
-        call("adapt", bert, *adapt, "--output", str(folder / "adapted"))
+        call("adapt", bert, *adapt, "--device", "cpu", "--output", str(folder / "adapted"))
     columns = ("", *(f"a score with a name, number {number}" for number in range(12)))
     section = Section("A wide table", columns=columns, rows=[("ours", *map(float, range(12)))])
     report = Report(title="Wide", verdict="It is wide.", headlines=[Headline("columns", 13)], sections=[section])

@@ -132,7 +132,15 @@ def test_texts_are_read_by_both_as_an_original_of_sentence_transformers_says(
     texts = ["Wet Mud ice", "wet mud ice", "sea [SEP] É [MASK] [PAD]", "ice sea " * 20]
     data = tmp_path / "texts.csv"
     data.write_text("text\n" + "".join(f"{words[5 + n % 8]} sea {words[5 + n % 7]}\n" for n in range(250)))
-    options = {"k": 4, "window": 2, "steps": 1, "device": "cpu", "precision": "fp32"}
+    options = {
+        "max_length": 13,
+        "k": 4,
+        "window": 2,
+        "exact_below": 0,
+        "steps": 1,
+        "device": "cpu",
+        "precision": "fp32",
+    }
     run_adaptation(str(source), AdaptSettings(data=str(data), output=str(tmp_path / "adapted"), **options))
     original = SentenceTransformer(str(source), device="cpu")
     adapted = SentenceTransformer(str(tmp_path / "adapted"), device="cpu")
