@@ -231,20 +231,19 @@ class RunningMeans:
                 weights = weights.masked_fill(absent, 0.0)
         grown = grown if weights is None else grown * weights
         self.grown_BHncK, self.values = grown.to(values.dtype), values
-        # What each chunk adds to the sums of keys, of values and of their weights, which are carried as one.
+        # What each chunk adds to the sums of keys, of values and of their weights. Carried side by side they would be
+        # 129 channels wide, which costs copies at every product (docs/log.md).
         mass = grown.cumsum(dim=-2)
-        added = [(self.grown_BHncK.transpose(-2, -1) @ x).to(dtype) for x in (keys, values)]
-        added.append(mass[..., -1, :, None].expand(*added[0].shape[:-1], 1))
-        sizes = [x.shape[-1] for x in added]
-        start = torch.cat([state.keys, state.values, state.mass.unsqueeze(-1)], dim=-1)
-        before, after = carry(tokens, decay_HK, torch.cat(added, dim=-1), start)
-        before_keys, before_values, before_mass = torch.split(before, sizes, dim=-1)
+        added_keys, added_values = ((self.grown_BHncK.transpose(-2, -1) @ x).to(dtype) for x in (keys, values))
+        added_mass = mass[..., -1, :, None].expand(*added_keys.shape[:-1], 1)
+        before_keys, keys_after = carry(tokens, decay_HK, added_keys, state.keys)
+        before_values, values_after = carry(tokens, decay_HK, added_values, state.values)
+        before_mass, mass_after = carry(tokens, decay_HK, added_mass, state.mass.unsqueeze(-1))
         self.before_keys, self.before_values = before_keys.to(keys.dtype), before_values.to(values.dtype)
         self.mass = mass + before_mass.transpose(-2, -1)
         if real is not None:
             # No token yet: the sums are zeros too, and so is their mean.
             self.mass = self.mass.masked_fill(self.mass == 0, 1.0)
-        keys_after, values_after, mass_after = torch.split(after, sizes, dim=-1)
         self.after = {"keys": keys_after, "values": values_after, "mass": mass_after.squeeze(-1)}
 
     def products(self, queries_BHncX: Tensor, own_BHncc: Tensor) -> Tensor:
