@@ -260,7 +260,7 @@ class Adaptation:
                 parameter.requires_grad_(False)
         self.student.config.pooling = self.objective.pooling
         self.texts = processes.on_main(lambda: prepare_texts(train, test, encoder, settings, screen))
-        longest, exact = max(self.texts.train["length"]), self.options.longest_exact
+        longest, exact = max(self.texts.train["length"][:]), self.options.longest_exact
         if student is None and longest <= exact:
             raise InputError(
                 f"the longest text has {longest:,} tokens, and texts of up to {exact:,} get full attention, as in the "

@@ -20,7 +20,7 @@ from torch_linformer.encoders.classes import (
 )
 from torch_linformer.encoders.families import check_kind
 from torch_linformer.encoders.interface import ATTENTION
-from torch_linformer.encoders.options import LinearOptions, Projection
+from torch_linformer.encoders.options import LinearOptions, Projection, default_exact_below
 from torch_linformer.encoders.positions import FIELD, Positions, set_length
 from torch_linformer.encoders.proof import prove
 from torch_linformer.errors import first_line
@@ -133,9 +133,8 @@ def linearize(
                 if window is None:
                     options = replace(options, window=min(usual, WIDEST))
                 if exact_below is None:
-                    # None anew: the window may be another one.
-                    options = replace(options, exact_below=None)
-                    options = replace(options, exact_below=min(options.longest_exact, usual))
+                    longest_exact = min(default_exact_below(options.k, options.window), usual)
+                    options = replace(options, exact_below=longest_exact)
             config = linear.config
             config.__class__ = linear_config(body_of(type(model)))
             config.linformer = {

@@ -10,6 +10,11 @@ Projection = Literal["dynamic", "mean"]
 COST_OF_SLOTS = 640  # in tokens that a query could see instead, beside its products with slots and window
 
 
+def default_exact_below(k: int, window: int | None) -> int:
+    """Tokens up to which attention to all of them takes less time than slots and window, about."""
+    return 2 * k + (window or 0) + COST_OF_SLOTS
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinearOptions:
     """What the attentions of a linear encoder attend to, in one softmax.
@@ -44,7 +49,7 @@ class LinearOptions:
             if type(value) is not int and not (value is None and name in ("window", "exact_below")):
                 raise ValueError(f"{name} must be a whole number, got {value!r}")
         if self.exact_below is None:
-            object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0) + COST_OF_SLOTS)
+            object.__setattr__(self, "exact_below", default_exact_below(self.k, self.window))
         check_choice("projection", self.projection, Projection)
         check_window(self.window)
         if self.max_length < 1:

@@ -388,5 +388,19 @@ class FullAttention(Attention):
 
     contexts = CONTEXTS["full"]
 
-    def __init__(self, embed_dim: int, num_heads: int, **options: Any) -> None:
-        super().__init__(embed_dim, num_heads, 1, 1, **options)
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[AttentionOptions],
+    ) -> None:
+        own: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim, "batch_first": batch_first}
+        super().__init__(embed_dim, num_heads, 1, 1, device=device, dtype=dtype, **own, **options)
