@@ -402,5 +402,5 @@ class FullAttention(Attention):
         dtype: torch.dtype | None = None,
         **options: Unpack[AttentionOptions],
     ) -> None:
-        own: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim, "batch_first": batch_first}
-        super().__init__(embed_dim, num_heads, 1, 1, device=device, dtype=dtype, **own, **options)
+        linears: dict[str, Any] = {"bias": bias, "kdim": kdim, "vdim": vdim, "device": device, "dtype": dtype}
+        super().__init__(embed_dim, num_heads, 1, 1, dropout=dropout, batch_first=batch_first, **linears, **options)
