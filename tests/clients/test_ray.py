@@ -117,13 +117,18 @@ def test_an_error_of_the_input_is_one_line(cluster, settings, tmp_path):
         answer_files(asked, tmp_path / "out", engine=Engine(name="ray"), **SAME)
 
 
-def test_a_dataset_of_ray_maps_a_predictor(cluster, settings):
+@pytest.mark.parametrize("kind", [Predictor, Embedder])
+def test_a_dataset_of_ray_maps_one(cluster, settings, kind):
     texts = ["wet grey mud", "naïve sand and sea", "ice " * 60]
     data = cluster.data.from_items([{"id": number, "text": text} for number, text in enumerate(texts)])
-    arguments = {"fn_constructor_args": (settings.model,), "fn_constructor_kwargs": {"vectors": True, "device": "cpu"}}
-    mapped = data.map_batches(Predictor, compute=cluster.data.ActorPoolStrategy(size=1), **arguments)
+    arguments = {"fn_constructor_args": (settings.model,), "fn_constructor_kwargs": {"device": "cpu"}}
+    mapped = data.map_batches(kind, compute=cluster.data.ActorPoolStrategy(size=1), **arguments)
     rows = sorted(mapped.take_all(), key=lambda row: row["id"])
-    assert [row["cut"] for row in rows] == [False, False, True] and rows[0]["embedding"].shape == (256,)
+    alone = kind(settings.model, device="cpu")({"text": texts})
+    assert [row["cut"] for row in rows] == [False, False, True] and rows[0].keys() == {"id", *alone}
+    name = "embedding" if kind is Embedder else "probabilities"
+    for row, values in zip(rows, alone[name], strict=True):
+        assert row[name] == pytest.approx(values, abs=1e-5)
 
 
 def test_more_workers_than_processors_are_refused(cluster, settings, tmp_path):
