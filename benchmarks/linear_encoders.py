@@ -1,10 +1,11 @@
 """Encoders of transformers made linear, beside themselves with full attention (SDPA): the time of a forward pass.
 
     python benchmarks/linear_encoders.py --output linear-encoders
-    python benchmarks/linear_encoders.py --lengths 128,192,256,384,512,768 --exact-below 0 --output crossover
+    python benchmarks/linear_encoders.py --encoders BERT,MiniLM --lengths 512,1024,2048 --exact-below 0
 
-Base size (width 768, 12 heads), two layers, random weights; ModernBERT's second layer is local in both, so that of its
-two one attends to all positions. Both are timed in turn; a ratio is the median of those of neighboring passes.
+Base size (width 768, 12 heads) or MiniLM's (384, 12 heads), two layers, random weights; ModernBERT's second layer is
+local in both, so that of its two one attends to all positions. Both are timed in turn; a ratio is the median of those
+of neighboring passes.
 """
 
 import statistics
@@ -27,6 +28,8 @@ ENCODERS = {
     "XLM-R": ("XLMRobertaModel", {"intermediate_size": 3072, "pad_token_id": 1}),
     "Nomic-BERT": ("NomicBertModel", {"intermediate_size": 3072}),
     "ModernBERT": ("ModernBertModel", {"intermediate_size": 1152, "pad_token_id": 0}),
+    "BERT": ("BertModel", {"intermediate_size": 3072}),
+    "MiniLM": ("BertModel", {"hidden_size": 384, "intermediate_size": 1536}),
 }
 TOKENS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
@@ -37,7 +40,7 @@ def build(name: str, longest: int) -> Any:
     model_class: Any = getattr(transformers, kind)
     longest += sizes["pad_token_id"] + 1 if name == "XLM-R" else 0
     tokens = dict.fromkeys(TOKENS, 2) if name == "ModernBERT" else {}
-    config = model_class.config_class(**SIZE, **sizes, **tokens, max_position_embeddings=longest)
+    config = model_class.config_class(**{**SIZE, **sizes}, **tokens, max_position_embeddings=longest)
     torch.manual_seed(0)
     return model_class(config).eval()
 
@@ -52,7 +55,7 @@ def seconds_of(model: Any, ids: torch.Tensor, precision: torch.dtype) -> float:
 
 def main(
     lengths: Annotated[str, typer.Option(help="tokens, comma between")] = "512,8192",
-    encoders: Annotated[str, typer.Option(help="names, comma between")] = ",".join(ENCODERS),
+    encoders: Annotated[str, typer.Option(help="names, comma between")] = "XLM-R,Nomic-BERT,ModernBERT",
     precisions: Annotated[str, typer.Option(help="names of dtypes, comma between")] = "float32,bfloat16",
     k: int = 256,
     window: int = 128,

@@ -7,7 +7,8 @@ Every contender gets the same made texts of so many tokens by the original's tok
 - ``tiny``: an untrained model of ``linformer train --size tiny`` with the tokenizer of the adapted one;
 - ``adapted``: a folder of ``linformer adapt``, by the `Embedder` that ``linformer embed`` runs;
 - ``adapted, ONNX Runtime``: the file of ``linformer export``, with the same tokenizer and batches;
-- ``original in chunks``: ``SentenceTransformer.encode`` of pieces as long as the original reads, and their mean.
+- ``original in chunks``: ``SentenceTransformer.encode`` of pieces as long as the original reads, and their mean;
+- ``frozen reading``: the original in windows of as many tokens, as ``linformer train`` reads documents.
 
 Times are those of the processor, of one thread: other work on the machine does not count, except where it takes memory
 bandwidth and caches away. Contenders take turns, and the fastest of theirs counts.
@@ -23,13 +24,18 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
+from transformers import AutoModel
 
-from torch_linformer import LinformerConfig, LinformerModel
+from torch_linformer import LinformerConfig, LinformerForSequenceClassification, LinformerModel
 from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.encoders.classes import windowed_config
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.inference import Embedder
 from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.load import load_config, load_tokenizer
+from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.reporting.report import markdown_table
+from torch_linformer.training.kept_reading import AT_ONCE, pooled_states
 from torch_linformer.training.sizes import SIZES
 
 WORDS = ["rain", "cloud", "storm", "wind", "sun", "snow", "bread", "oven", "knife", "salt", "soup", "court", "judge"]
@@ -57,6 +63,7 @@ def main(
             contenders["adapted, ONNX Runtime"] = _by_onnx(onnx)
         if original is not None:
             contenders["original in chunks"] = _in_chunks(original)
+            contenders["frozen reading"] = _frozen_reading(original)
         rows = []
         for length in map(int, lengths.split(",")):
             texts = [_text(tokenizer, length, seed) for seed in range(max(1, tokens // length))]
@@ -149,6 +156,35 @@ def _in_chunks(folder: Path) -> Vectors:
             counts.append(-(-len(words) // room))
         found = model.encode(pieces, batch_size=32, show_progress_bar=False)
         return np.stack([part.mean(0) for part in np.split(found, np.cumsum(counts)[:-1])])
+
+    return vectors
+
+
+def _frozen_reading(folder: Path) -> Vectors:
+    """What `train` makes of each document for its classifier, with the original's window."""
+    encoder = AutoModel.from_pretrained(folder).eval()
+    positions, tokenizer = Positions.of(encoder), load_tokenizer(str(folder))
+    encode = DocumentEncoder(tokenizer, 2**20)
+    before, after = encode.marks
+    config = LinformerConfig(
+        backbone_config=windowed_config(encoder, positions),
+        read_window=sentence_settings(str(folder)).longest(positions.longest),
+        exact_first=len(before),
+        exact_last=len(after),
+        pooling="mean",
+    )
+    model = LinformerForSequenceClassification(config).eval()
+    model.linformer.body.load_state_dict(encoder.state_dict(), strict=False)  # without its pooler
+    reading = pooled_states(model, tokenizer.pad_token_id, "cpu", "fp32")
+
+    @torch.inference_mode()
+    def vectors(texts: Sequence[str]) -> np.ndarray:
+        rows, found = encode(texts)["input_ids"], []
+        at_once = max(1, AT_ONCE // len(rows[0]))  # all as long
+        for start in range(0, len(rows), at_once):
+            ids = torch.tensor(rows[start : start + at_once])
+            found += reading.read(ids, torch.ones_like(ids))
+        return np.concatenate(found)
 
     return vectors
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.utils import logging
 
 from runner.suite import Case, Contender, Grid, Measurement, Suite, Summary, Workload
@@ -21,6 +21,7 @@ from suites.measurements import (
     ratio_headlines,
     ratio_records,
 )
+from torch_linformer.encoders import linearize
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.encoder import EncoderLayer, LinformerEncoderLayer
@@ -33,6 +34,9 @@ OURS = "torch-linformer"
 TWIN = "torch-linformer, full attention (SDPA)"
 LAYER = f"standard Transformer, SDPA (torch {torch.__version__})"
 EAGER_LAYER = f"standard Transformer, eager (torch {torch.__version__})"
+
+BERT = "BERT, SDPA"
+LINEAR_WINDOW = 128
 
 _BIGBIRD_BLOCK = 64
 _BIGBIRD_FULL = 11 * _BIGBIRD_BLOCK  # tokens up to which its sparse pattern covers everything, and it attends fully
@@ -102,7 +106,8 @@ def _build_peer(case: Case, peer: "Peer") -> Workload:
     model = getattr(transformers, f"{peer.model}Model")
     with _quiet():
         sizes = {**_sizes(case), "max_position_embeddings": case.length, **peer.options(case)}
-        return _token_workload(model(config(**sizes), **({"add_pooling_layer": False} if peer.pools else {})), case)
+        built = model(config(**sizes), **({"add_pooling_layer": False} if peer.pools else {}))
+        return _token_workload(peer.change(built, case), case)
 
 
 def _token_workload(model: PreTrainedModel, case: Case) -> Workload:
@@ -135,12 +140,27 @@ class Peer(NamedTuple):
         options: of its configuration, beside width and depth; raises where it cannot compute a case.
         pools: whether its pooling layer must be left out.
         has_slots: whether it depends on K.
+        change: what is done to the model for a case.
     """
 
     model: str
     options: Callable[[Case], dict[str, Any]]
     pools: bool = True
     has_slots: bool = False
+    change: Callable[[PreTrainedModel, Case], PreTrainedModel] = lambda model, case: model
+
+
+def _linear(model: PreTrainedModel, case: Case) -> PreTrainedModel:
+    return linearize(model, case.k, LINEAR_WINDOW, max_length=case.length)
+
+
+def _values(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **kwargs: Any) -> Any:
+    """In place of attention: each position's own value."""
+    return value.transpose(1, 2), None
+
+
+AttentionInterface.register("values", _values)
+AttentionMaskInterface.register("values", lambda *args, **kwargs: None)
 
 
 def _modernbert(case: Case) -> dict[str, Any]:
@@ -173,7 +193,9 @@ def _require_float32(case: Case, reason: str) -> None:
 
 _SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
 _PEERS = {
-    "BERT, SDPA": Peer("Bert", lambda case: _SDPA),
+    BERT: Peer("Bert", lambda case: _SDPA),
+    "BERT made linear": Peer("Bert", lambda case: _SDPA, has_slots=True, change=_linear),
+    "BERT without attention": Peer("Bert", lambda case: {"attn_implementation": "values"}),
     "ModernBERT, SDPA": Peer("ModernBert", _modernbert, pools=False),
     # Its positions begin after the padding's id, 1.
     "Longformer": Peer("Longformer", lambda case: {"max_position_embeddings": case.length + 2}),
@@ -203,7 +225,8 @@ _TEXT = (
     "6 layers of width 384, 12 heads, feed-forward 1,536, random weights, no dropout, from token ids to the last "
     "hidden state; each value is followed by its ratio to the first row's. ModernBERT's gated feed-forward has two "
     "thirds of the width, which costs the same. BigBird attends fully up to 704 tokens, and sparsely "
-    "beyond."
+    f"beyond. BERT made linear has a window of {LINEAR_WINDOW} and slots chosen by the input, and reads short texts "
+    "as BERT does (`exact_below`); without attention each position gets its own value: only linear maps are left."
 )
 
 
@@ -227,7 +250,7 @@ class EncoderSuite(Suite):
 
     def contenders(self) -> list[Contender]:
         everyone = encoders()
-        picked = [each for each in everyone if each.name == OURS or each.name.startswith("BERT")]
+        picked = [each for each in everyone if each.name == OURS or each.name.startswith(BERT)]
         return [*everyone, *(form for each in picked for form in compiled(each))]
 
     def summarize(self, rows: Sequence[Measurement]) -> Summary:
@@ -236,7 +259,7 @@ class EncoderSuite(Suite):
             results, ours=ours, rival=twin, text=_TEXT, title="Encoders", file="encoder"
         )
         eager = [name for name in results.contenders if not name.endswith(tuple(MODES))]
-        rivals = [name for name in eager if name.startswith(("BERT", "ModernBERT")) or name == twin]
+        rivals = [name for name in eager if name.startswith((BERT, "ModernBERT")) or name == twin]
         return Summary(
             headlines=ratio_headlines(results, ours, rivals),
             sections=sections,

@@ -65,7 +65,7 @@ class GpuSuite(Suite):
         return [machine_case(grid), *require_cases(cases, lengths, ks)]
 
     def contenders(self) -> list[Contender]:
-        bert = next(each for each in encoders.encoders() if each.name.startswith("BERT"))
+        bert = next(each for each in encoders.encoders() if each.name.startswith(encoders.BERT))
         everyone = attention.ours()[0], attention.full_attention()[0], encoders.our_encoder(ENCODER), bert
         return [
             *machine_contenders(),

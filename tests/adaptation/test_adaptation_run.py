@@ -167,6 +167,17 @@ def test_transformers_opens_it_and_it_is_what_was_scored(finished, source, weath
 
 
 @pytest.mark.usefixtures("measured_once")
+@pytest.mark.parametrize("rate", [3e-3, 0.3])
+def test_the_verdict_says_where_training_made_it_worse(adapt, tmp_path, rate):
+    shown = adapt(tmp_path / "run", learning_rate=rate, steps=8, probe=False)
+    result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
+    is_worse = result["end"]["cosine"] < result["start"]["cosine"]
+    assert is_worse == (rate > 0.1)
+    said = f"Training did not help: before it, cosine to the original was {result['start']['cosine']:.4f}."
+    assert (said in shown) == is_worse
+
+
+@pytest.mark.usefixtures("measured_once")
 def test_texts_are_read_as_the_original_reads_them(adapt, source, tokenizer, tmp_path):
     """With its default prompt, in its case and of its length, unless another is asked for; the result reads them so."""
     path = shutil.copytree(source, tmp_path / "prompted")

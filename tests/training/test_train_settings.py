@@ -33,6 +33,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"k": "-3"}, "--k must lie between 1 and --max-length 64, got -3"),
         ({"k": "many"}, "--k must be a number or comma-separated numbers, got 'many'"),
         ({"k": "8,4", "size": "base"}, f"--k must be one number or one for each of the {LAYERS} layers of"),
+        ({"epochs": 2.0, "max_steps": 5}, "--epochs and --max-steps both say when to stop: give one of them"),
         ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
         (
             {"task": "translate"},

@@ -200,9 +200,12 @@ def score_line(titles: Mapping[str, str], scores: Mapping[str, float], texts: in
 
 def _verdict(adapted: Adapted) -> str:
     """How much faster the model is at which lengths, and how close to the original: what a buyer asks."""
-    titles = adapted.source.objective.titles
-    close = {name: adapted.end[name] for name in (next(iter(titles)), "neighbours")}
+    titles, lower_is_better = adapted.source.objective.titles, adapted.source.objective.lower_is_better
+    first = next(iter(titles))
+    close = {name: adapted.end[name] for name in (first, "neighbours")}
     likeness = f"On texts held out: {score_line(titles, close, adapted.texts[1])}."
+    if (adapted.end[first] - adapted.start[first]) * (-1 if first in lower_is_better else 1) <= 0:
+        likeness += f" Training did not help: before it, {titles[first]} was {format_score(adapted.start[first])}."
     if not adapted.costs:
         return f"{likeness} Its speed was not measured."
     speeds = [

@@ -133,19 +133,20 @@ def verdict_on_slots(
         return "There are no slots: each token attends to the window and the special tokens only."
     if alone is None:
         return ""
-    judged: dict[str, list[str]] = {"better": [], "worse": [], "even": []}
+    judged: dict[str, list[str]] = {"better": [], "worse": [], "small": [], "even": []}
     for name in titles:
         if name in alone.gains:
             judged[_judge(name, alone, -1 if name in lower_is_better else 1)].append(
                 f"{titles[name]} {alone.gains[name]}"
             )
-    better, worse, even = map(", ".join, judged.values())
+    better, worse, small, even = map(", ".join, judged.values())
     if better and worse:
         verdict = f"Whether the slots earn their cost depends on the score. They help: {better}. They harm: {worse}."
     elif better:
         verdict = f"The slots earn their cost. They add: {better}."
     else:
         verdict = "The slots do not earn their cost." + (f" They harm: {worse}." if worse else "")
+    verdict += f" A gain too small to count: {small}." if small else ""
     verdict += f" Slots did not help measurably: {even}." if even else ""
     if isinstance(alone.cost, StepCost) and isinstance(alone.cost_with_slots, StepCost):
         share = max(0.0, 1 - alone.cost_with_slots.tokens_per_second / alone.cost.tokens_per_second)
@@ -154,7 +155,7 @@ def verdict_on_slots(
 
 
 def _judge(name: str, alone: WithoutSlots, sign: int) -> str:
-    """Whether slots make a score better, worse, or neither; ``sign`` is that of a better one."""
+    """Whether slots make a score better, worse, or neither, measurably; ``sign`` is that of a better one."""
     gain = alone.gains[name]
     if abs(gain.difference) <= ERRORS * gain.error:
         return "even"
@@ -162,4 +163,4 @@ def _judge(name: str, alone: WithoutSlots, sign: int) -> str:
         return "worse"
     distance = 1 - alone.scores[name]
     small = name == "cosine" and distance < WORTHWHILE * (distance - gain.difference)
-    return "even" if small else "better"
+    return "small" if small else "better"

@@ -25,7 +25,7 @@ class LinearOptions:
         exact_first, exact_last: numbers of first and last tokens, to which every token attends (``[CLS]``, ``[SEP]``).
         exact_below: a row of at most this many real tokens attends to all of them; 2 K + window + 640 if None, about
             where slots and window begin to take less time: N · (2 K + window) products beside N², and what choosing
-            slots costs, as measured on a CPU (docs/log.md).
+            slots costs, as measured on CPUs with and without matrix tiles (docs/log.md).
         projection: slots chosen by the input (``dynamic``), with a learned mass, or ``mean`` of equal segments.
         max_length: tokens that the encoder reads at once.
 

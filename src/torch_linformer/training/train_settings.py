@@ -258,6 +258,8 @@ class TrainSettings(RunOptions):
         """Why an option has no effect, as an error says it; empty where it has one."""
         rules, source = type(self).__dataclass_fields__[name].metadata, self.from_model
         of_labels, of_embed = self.task in OF_WORDS, self.task == "embed"
+        if name == "epochs" and self.max_steps is not None:
+            return "--epochs and --max-steps both say when to stop: give one of them"
         if self.task not in (rules["tasks"] or TASKS):
             return f"{flag(name)} goes with --task {', '.join(rules['tasks'])}, not {self.task}"
         if source and rules["of_new"]:
