@@ -129,13 +129,14 @@ def test_by_flex(gradients, flex_with_gradients, case):
 
 
 @pytest.mark.cpu("elsewhere one softmax is computed")
-@torch.no_grad()
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_by_flash_which_inference_takes_by_itself(case):
+def test_by_flash_which_is_taken_without_asking(gradients, case, training):
     case = Case(**case)
-    with use_implementation("auto") as ran:
-        case.check(*case.attend())
-    assert ran == ({"windowed attention": {"flash"}} if case.window else {"attention": {"torch"}})
+    by_flash = "torch" if training and case.window_bias is not None else "flash"
+    with torch.set_grad_enabled(training), use_implementation("auto") as ran:
+        case.check(*case.attend(), gradients if training else None)
+    assert ran == ({"windowed attention": {by_flash}} if case.window else {"attention": {"torch"}})
 
 
 @pytest.mark.cpu("oneDNN")

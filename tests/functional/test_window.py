@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),  # torch's own
 ]
 DOUBLE = {"dtype": torch.float64}
-CPU_WAYS = {"flash": "elsewhere one softmax is computed", "flex": "the plain formula of FlexAttention"}
+ONE_SOFTMAX = "elsewhere one softmax is computed"
+CPU_WAYS = {"flash": ONE_SOFTMAX, "flash, training": ONE_SOFTMAX, "flex": "the plain formula of FlexAttention"}
 WAYS = [
     "training",
     "still biases",  # which nobody learns, and which go through SDPA
@@ -53,13 +54,21 @@ def assert_is_the_definition(way, inputs, reach, gradients, **options):
     expected = reference.windowed_attention(query, *(repeat_heads(x, query.shape[1]) for x in others), reach, **literal)
     biases = {name: options[name] for name in ("slot_bias", "window_bias") if options.get(name) is not None}
     leaves, call = [*inputs, *biases.values()], {}
-    if way == "flash":
-        with torch.no_grad(), use_implementation("flash", "torch") as ran:
+    if way in ("flash", "flash, training"):
+        if way == "flash, training":  # a window's bias gets no gradient
+            options = {name: x.detach() if name == "window_bias" else x for name, x in options.items()}
+            leaves = [*inputs, *(x for name, x in biases.items() if name == "slot_bias")]
+        with torch.set_grad_enabled(way != "flash"), use_implementation("flash", "torch") as ran:
             actual, _ = attend_with_window(*inputs, reach, **options)
         one_width = others[1].shape[-1] == query.shape[-1] and others[0].shape[2] > 0
         assert ran == {"windowed attention": {"flash" if one_width else "torch"}}
-        assert_close(actual, expected.detach())
+        assert_close(actual.detach(), expected.detach())
+        if way == "flash, training":
+            expected = expected + 0 * sum(leaf.sum() for leaf in leaves)
+            assert_close(gradients(actual, leaves), gradients(expected, leaves))
         return
+    if way in ("training", "still biases"):
+        call = {"impl": "torch"}
     if way == "still biases":
         options, leaves = options | {name: bias.detach() for name, bias in biases.items()}, inputs
     if way == "flex":
@@ -216,27 +225,30 @@ def joined(monkeypatch):
         yield calls
 
 
-@pytest.mark.cpu("elsewhere one softmax is computed")
+@pytest.mark.cpu(ONE_SOFTMAX)
 @pytest.mark.parametrize("length", [5, 32, 64, 200])
 @pytest.mark.parametrize("laid", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)], ids=["rows", "heads inside", "columns"])
-def test_in_inference_two_softmaxes_are_joined(joined, length, laid):
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_two_softmaxes_are_joined(joined, gradients, length, laid, training):
     """Over one block, a whole one, and several with a part; rows of which nothing is left stay finite."""
     inputs = [x.detach() for x in draw_inputs(0, 3, 4, length, length, 9, 8, 8)]
-    inputs = [x.permute(laid).contiguous().permute(laid) for x in inputs]
+    inputs = [x.permute(laid).contiguous().permute(laid).requires_grad_(training) for x in inputs]
     real = torch.arange(length) < torch.tensor([length, length // 3, 0])[:, None]
     options = {"slot_padding": torch.arange(9) >= torch.tensor([9, 4, 0])[:, None], "key_padding": ~real}
-    options |= {
-        "slot_bias": torch.linspace(-3, 3, 36, **DOUBLE).view(1, 4, 9),
-        "window_bias": draw_bias(4, 11).detach(),
-    }
+    slot_bias = torch.linspace(-3, 3, 36, **DOUBLE).view(1, 4, 9).requires_grad_(training)
+    options |= {"slot_bias": slot_bias, "window_bias": draw_bias(4, 11).detach()}
     actual, _ = attend_with_window(*inputs, 5, **options)
     assert len(joined) == 1 and actual.isfinite().all()
     expected, _ = attend_with_window(*inputs, 5, need_weights=True, **options)  # one softmax, by its definition
     assert len(joined) == 1
-    assert_close(actual.transpose(1, 2)[real], expected.transpose(1, 2)[real])
+    actual, expected = (x.transpose(1, 2)[real] for x in (actual, expected))
+    assert_close(actual, expected)
+    if training:
+        leaves = [*inputs, slot_bias]
+        assert_close(gradients(actual, leaves), gradients(expected, leaves))
 
 
-@pytest.mark.cpu("elsewhere one softmax is computed")
+@pytest.mark.cpu(ONE_SOFTMAX)
 @pytest.mark.parametrize("bias", ["slot_bias", "window_bias"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @torch.no_grad()
@@ -251,13 +263,19 @@ def test_joined_softmaxes_are_as_exact_as_one(joined, dtype, bias):
     assert joined and by_two.dtype == dtype and errors[1] <= JOINED * errors[0]
 
 
-@pytest.mark.cpu("elsewhere one softmax is computed")
-def test_what_wants_a_gradient_is_one_softmax(joined):
-    attend_with_window(*[x.requires_grad_() for x in draw_inputs(0, 1, 1, 70, 70, 9, 8, 8)], 5)
+@pytest.mark.cpu(ONE_SOFTMAX)
+def test_a_bias_of_a_window_that_wants_a_gradient_has_one_softmax(joined):
+    inputs = draw_inputs(0, 1, 1, 70, 70, 9, 8, 8)
+    attend_with_window(*inputs, 5, window_bias=draw_bias(1, 11))
     assert not joined
+    output, _ = attend_with_window(*inputs, 5)
+    (gradient,) = torch.autograd.grad(output.square().sum(), inputs[0], create_graph=True)
+    assert joined
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
 
 
-@pytest.mark.cpu("elsewhere one softmax is computed")
+@pytest.mark.cpu(ONE_SOFTMAX)
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_joined_softmaxes_of_scores_as_low_as_they_come(joined, dtype, padded):
@@ -276,7 +294,7 @@ def test_joined_softmaxes_of_scores_as_low_as_they_come(joined, dtype, padded):
     assert joined and errors[1] <= JOINED * errors[0] + rounding
 
 
-@pytest.mark.cpu("elsewhere one softmax is computed")
+@pytest.mark.cpu(ONE_SOFTMAX)
 def test_under_autocast_they_are_joined_in_its_type(joined):
     inputs = [x.detach().float() for x in draw_inputs(0, 2, 3, 150, 150, 9, 16, 16)]
     with torch.autocast("cpu", torch.bfloat16):

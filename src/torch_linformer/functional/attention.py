@@ -3,12 +3,14 @@
 A window is computed in blocks of queries, so that its cost is O(N·w).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torch_linformer.functional.cpu import autocast_dtype, by_flash, by_onednn, sizes_for, tensors_in
@@ -33,6 +35,7 @@ from torch_linformer.functional.padding import (
 )
 from torch_linformer.functional.pytorch import (
     flash_attention,
+    flash_attention_backward,
     is_traced,
     needs_graph,
     records_a_graph,
@@ -322,6 +325,46 @@ class SpanLayout(NamedTuple):
         """Positions that the first query sees before key 0, and the last one after key M − 1."""
         return self.reach - self.offset, self.offset + self.queries + self.reach - self.keys
 
+    def parts(self) -> list[slice]:
+        """Blocks whose spans begin before the first key, lie among the keys, or end after the last one."""
+        before, after = self.sides
+        number = self.queries // self.block
+        first = min(number, max(0, -(-before // self.block)))
+        last = max(first, min(number, number - -(-after // self.block)))
+        return [slice(*ends) for ends in pairwise((0, first, last, number)) if ends[0] < ends[1]]
+
+    def spans(self, sequence: Tensor, part: slice) -> Tensor:
+        """Keys or values ``(B, H, n, s, D)`` of the spans of a part: views, but where there are none on one side."""
+        start = part.start * self.block - self.sides[0]
+        stop = part.stop * self.block + 2 * self.reach - self.sides[0]
+        seen = sequence[:, :, max(0, start) : max(0, stop)]
+        whole = put_around(seen, max(0, -start), stop - max(0, start) - seen.shape[2])
+        return whole.unfold(2, self.span, self.block).transpose(-2, -1)
+
+    def blocks(self, rows: Tensor, part: slice) -> Tensor:
+        """A view ``(n, H, c, …)`` of a part of the blocks of queries ``(H, N, …)``."""
+        return torch.unflatten(rows, 1, (-1, self.block)).transpose(0, 1)[part]
+
+    def gradient_of(self, sequence: Tensor) -> Tensor:
+        """Zeros ``(B, H, ·, D)`` for the spans of keys or values, with what they lack on either side."""
+        batch, heads, _, width = sequence.shape
+        length = self.queries + -(-2 * self.reach // self.block) * self.block
+        dtype = torch.promote_types(sequence.dtype, torch.float32)
+        return sequence.new_zeros(batch, heads, length, width, dtype=dtype)
+
+    def add_spans(self, rows: Tensor, spans: Tensor, part: slice) -> None:
+        """Add ``(n, H, s, D)`` of the spans of a part to a row of :meth:`gradient_of`."""
+        for column in range(0, self.span, self.block):
+            columns = spans[:, :, column : column + self.block]
+            start = column + part.start * self.block
+            places = self.blocks(rows[:, start : start + len(spans) * self.block], slice(None))
+            places[:, :, : columns.shape[2]].add_(columns)
+
+    def only_keys(self, rows: Tensor) -> Tensor:
+        """``(B, H, M, D)`` of the keys."""
+        before = self.sides[0]
+        return put_around(rows, -before, before + self.keys - rows.shape[2])
+
     def bias(self, window: Window) -> Tensor | None:
         """What the bias of a window adds to the scores of each span, ``(H or 1, c, s)``."""
         if window.bias is None:
@@ -481,9 +524,9 @@ def _allowed_in_blocks(
     return _allowed(visible_positions(mask, layout), visible_slots, num_slots, rows, dtype)
 
 
-# Two softmaxes, joined: in inference on a CPU, where no slot is then copied for each block.
+# Two softmaxes, joined: on a CPU, where no slot is then copied for each block.
 
-BLOCK = 32  # queries whose windows are computed together: more see more positions that are none of theirs
+BLOCK, TRAINED_BLOCK = 32, 64  # queries whose windows are computed together: more see more that is none of theirs
 LANES = 16  # slots that the CPU's SDPA computes together; what is beyond a multiple of them it takes one by one
 
 
@@ -492,39 +535,98 @@ def attend_joined(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall
 
     .. math:: \mathrm{out} = (1 - \sigma(l_w - l_s))\, o_s + \sigma(l_w - l_s)\, o_w
 
-    No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md). Only the
-    operator below SDPA gives these logarithms, without a gradient.
+    No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md).
     """
-    scale, num_heads = call.scale_for(query), query.shape[1]
+    scale, num_heads, length = call.scale_for(query), query.shape[1], query.shape[2]
     slots, window = for_heads(slots, num_heads), for_heads(window, num_heads)
-    query, window_keys, window_values = (x.to(autocast_dtype(x)) for x in (query, *window[:2]))
+    query, keys, values = (x.to(autocast_dtype(x)) for x in (query, *window[:2]))
     accurate = torch.promote_types(query.dtype, torch.float32)  # scores may be as low as anything in float16
-    hidden = torch.finfo(accurate).min / 2  # a sum of nothing but −∞ would be NaN
     # Higher than the window's: a query that sees nothing gets the values of hidden slots, which are zeros.
-    keys, values, bias = _in_lanes(slots, accurate, hidden / 2)
-    length = query.shape[2]
-    number = blocks_of(length, BLOCK)
-    fill = number * BLOCK - length
-    query = F.pad(query, (0, 0, 0, fill)) if fill else query
-    output, slot_sums = flash_attention(query, keys, values, mask=bias, scale=scale)
-
-    layout = SpanLayout(BLOCK, length + fill, window_keys.shape[2], window.reach, window.offset, query.device)
-    spans = [
-        F.pad(x, (0, 0, *layout.sides)).unfold(2, layout.span, BLOCK).transpose(-2, -1)
-        for x in (window_keys, window_values)
-    ]
-    allowed, window_bias = _window_scores(as_mask(window.padding), layout, accurate, hidden), layout.bias(window)
-
-    def in_blocks(x_HNX: Tensor) -> Tensor:
-        return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)
-
-    for row, mask in enumerate(allowed.expand(len(query), -1, -1, -1)):  # the blocks of one row are views
-        span_keys, span_values = (x[row].transpose(0, 1) for x in spans)
-        scores = mask.unsqueeze(1) if window_bias is None else mask.unsqueeze(1) + window_bias.to(accurate)
-        seen, window_sums = flash_attention(in_blocks(query[row]), span_keys, span_values, mask=scores, scale=scale)
-        share = torch.sigmoid(window_sums - in_blocks(slot_sums[row]))
-        in_blocks(output[row]).lerp_(seen, share.unsqueeze(-1).to(seen.dtype))
+    slot_keys, slot_values, bias = _in_lanes(slots, accurate, _lowest(accurate) / 2)
+    block = TRAINED_BLOCK if needs_graph(*tensors_in((query, slots, window))) else BLOCK
+    queries = blocks_of(length, block) * block
+    layout = SpanLayout(block, queries, keys.shape[2], window.reach, window.offset, query.device)
+    query = put_around(query, 0, queries - length)
+    hidden, window_bias = as_mask(window.padding), layout.bias(window)
+    output: Tensor = JoinedSoftmaxes.apply(  # type: ignore[no-untyped-call]
+        query, slot_keys, slot_values, bias, keys, values, hidden, window_bias, layout, scale
+    )
     return output[:, :, :length], None
+
+
+class JoinedSoftmaxes(torch.autograd.Function):
+    """The two softmaxes of :func:`attend_joined`, of a whole number of blocks of queries.
+
+    With the output and the sums of both, the gradients of one softmax over the keys of both are those of each part.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        slot_keys: Tensor,
+        slot_values: Tensor,
+        bias: Tensor | None,
+        keys: Tensor,
+        values: Tensor,
+        hidden: Mask | None,
+        window_bias: Tensor | None,
+        layout: SpanLayout,
+        scale: float,
+    ) -> Tensor:
+        output, log_sums = flash_attention(query, slot_keys, slot_values, mask=bias, scale=scale)
+        for row, part, near, of_near, mask in _spans_of_rows(keys, values, hidden, window_bias, layout):
+            whole, whole_sums = (layout.blocks(x[row], part) for x in (output, log_sums))
+            seen, sums = flash_attention(layout.blocks(query[row], part), near, of_near, mask=mask, scale=scale)
+            whole.lerp_(seen, torch.sigmoid(sums - whole_sums).unsqueeze(-1).to(seen.dtype))
+            whole_sums.copy_(torch.logaddexp(whole_sums, sums))
+        ctx.hidden, ctx.window_bias, ctx.layout, ctx.scale = hidden, window_bias, layout, scale
+        ctx.save_for_backward(query, slot_keys, slot_values, bias, keys, values, output, log_sums)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        query, slot_keys, slot_values, bias, keys, values, output, log_sums = ctx.saved_tensors
+        layout, scale, learns_bias, grad_bias = ctx.layout, ctx.scale, ctx.needs_input_grad[3], None
+
+        def widened(x: Tensor) -> Tensor:
+            """With a channel that is 1 in queries and 0 in keys: the gradient there is that of the bias."""
+            return F.pad(x, (0, 1), value=float(x is query)) if learns_bias else x
+
+        given, queries, near, of_near, out = map(widened, (grad_output, query, slot_keys, slot_values, output))
+        grads = flash_attention_backward(given, queries, near, of_near, out, log_sums, mask=bias, scale=scale)
+        if learns_bias:
+            grad_bias = (grads[1][..., -1:].transpose(-2, -1) / scale).sum_to_size(bias.shape).to(bias.dtype)
+        grad_query, *grad_slots = (x[..., : query.shape[-1]] for x in grads)
+        grad_rows = [layout.gradient_of(x) for x in (keys, values)]
+        for row, part, near, of_near, mask in _spans_of_rows(keys, values, ctx.hidden, ctx.window_bias, layout):
+            given, queries, out, sums = (layout.blocks(x[row], part) for x in (grad_output, query, output, log_sums))
+            grads = flash_attention_backward(given, queries, near, of_near, out, sums, mask=mask, scale=scale)
+            layout.blocks(grad_query[row], part).add_(grads[0])
+            for whole, share in zip(grad_rows, grads[1:], strict=True):
+                layout.add_spans(whole[row], share, part)
+        grad_keys, grad_values = (layout.only_keys(whole).to(keys.dtype) for whole in grad_rows)
+        return grad_query, *grad_slots, grad_bias, grad_keys, grad_values, None, None, None, None
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    """The score of what is hidden: a sum of nothing but −∞ would be NaN."""
+    return torch.finfo(dtype).min / 2
+
+
+def _spans_of_rows(
+    keys: Tensor, values: Tensor, hidden: Mask | None, window_bias: Tensor | None, layout: SpanLayout
+) -> Iterator[tuple[int, slice, Tensor, Tensor, Tensor]]:
+    """Of each row and part of the blocks keys and values ``(n, H, s, D)`` of the spans, and what is added to scores."""
+    dtype = torch.promote_types(keys.dtype, torch.float32)
+    allowed = _window_scores(hidden, layout, dtype, _lowest(dtype))
+    for part in layout.parts():
+        spans = [layout.spans(x, part) for x in (keys, values)]
+        masks = allowed[:, part].unsqueeze(2)
+        masks = masks if window_bias is None else masks + window_bias.to(dtype)
+        for row, mask in enumerate(masks.expand(len(keys), -1, -1, -1, -1)):  # the blocks of one row are views
+            yield row, part, spans[0][row].transpose(0, 1), spans[1][row].transpose(0, 1), mask
 
 
 def _in_lanes(slots: Slots, dtype: torch.dtype, hidden: float) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -552,8 +654,8 @@ def _window_scores(mask: Mask | None, layout: SpanLayout, dtype: torch.dtype, hi
 def _why_not_joined(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> str | None:
     if call.need_weights or call.dropout_p > 0:
         return "it returns and drops no weights"
-    if needs_graph(*tensors_in((query, slots, window))):
-        return "it has no gradient"
+    if window.bias is not None and needs_graph(window.bias):
+        return "it has no gradient of a window's bias"
     if query.shape[2] == 0 or slots.keys.shape[2] == 0 or slots.keys.shape[3] != window.values.shape[3]:
         return "it needs a query and a slot, and keys and values of one width"
     return None

@@ -95,6 +95,27 @@ def flash_attention(
     return output, log_sums
 
 
+def flash_attention_backward(
+    grad_output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    log_sums: Tensor,
+    *,
+    mask: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value.
+
+    ``output`` and ``log_sums`` may be those of a softmax over more keys than these: the gradients are their part of it.
+    """
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    heads = [x if x.stride(-1) == 1 else x.contiguous() for x in (grad_output, query, key, value, output)]
+    grad_query, grad_key, grad_value = operator(*heads, log_sums, 0.0, False, attn_mask=mask, scale=scale)
+    return grad_query, grad_key, grad_value
+
+
 def onednn_linear(
     input: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "none", algorithm: str = ""
 ) -> Tensor:
