@@ -36,6 +36,9 @@ def bench(
     lengths: Annotated[str, typer.Option(help="sequence lengths N, such as 512,1024  [depends on the suite]")] = "",
     k: Annotated[str, typer.Option(help="numbers of slots K, such as 128,256  [depends on the suite]")] = "",
     batch: Annotated[str, typer.Option(help="batch sizes B, such as 1,16  [1; gpu: depends on the suite]")] = "",
+    only: Annotated[
+        str, typer.Option(help="contenders whose names begin with one of these, semicolon between  [everyone]")
+    ] = "",
     compiled: Annotated[
         bool | None,
         typer.Option("--compile/--no-compile", help="also measure torch.compile and CUDA graphs  [on a GPU]"),
@@ -60,6 +63,7 @@ def bench(
             lengths=positive_numbers("--lengths", lengths),
             ks=positive_numbers("--k", k),
             batches=positive_numbers("--batch", batch, "1,16"),
+            only=[name.strip() for name in only.split(";") if name.strip()],
             device=device,
             dtype=_one_of("--dtype", dtype or chosen.dtype, DTYPES),
             compile=_compiles(compiled, device),

@@ -97,6 +97,11 @@ def run_benchmark(
     ways = {None, *(["compiled"] if settings.grid.compile else [])}  # CUDA graphs only on a GPU
     ways |= {"CUDA graphs"} if settings.grid.compile and settings.grid.device == "cuda" else set()
     contenders = {each.name: each for each in suite.contenders() if each.compilation in ways}
+    for beginning in settings.grid.only:
+        if not any(name.startswith(beginning) for name in contenders):
+            raise ValueError(f"--only {beginning}: no contender's name begins so; there are {'; '.join(contenders)}")
+    if settings.grid.only:
+        contenders = {name: x for name, x in contenders.items() if name.startswith(tuple(settings.grid.only))}
     cases = _cases(suite, settings.grid)
     order = [(case, name) for case in cases for name in contenders if suite.takes_part(contenders[name], case)]
     torch.set_num_threads(settings.threads)

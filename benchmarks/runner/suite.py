@@ -118,13 +118,15 @@ class Measurement:
 class Grid:
     """What the user may choose: the fields of cases, who takes part, and whether its own grid is the ``quick`` one.
 
-    ``lengths``, ``ks`` and ``batches`` are the suite's own where they are empty. With ``compile`` the contenders take
-    part that are compiled, those with CUDA graphs only on a GPU.
+    ``lengths``, ``ks`` and ``batches`` are the suite's own where they are empty; ``only`` holds beginnings of the names
+    of those who take part, and is empty for everyone. With ``compile`` the contenders take part that are compiled,
+    those with CUDA graphs only on a GPU.
     """
 
     lengths: Sequence[int] = ()
     ks: Sequence[int] = ()
     batches: Sequence[int] = ()
+    only: Sequence[str] = ()
     device: str = "cpu"
     dtype: str = "float32"
     compile: bool = False

@@ -68,6 +68,7 @@ NUMBER = "is no positive whole number; write"
         ("attention --lengths=64,128 --k=512 --device=cpu", "512"),
         ("attention --dtype=int8", "--dtype must be one of float32, bfloat16, float16, got 'int8'"),
         ("attention --device=tpu", "--device tpu: this machine has no such device; it has: "),
+        ("attention --only=nobody", "--only nobody: no contender's name begins so; there are matrix product "),
         ("attention --repeat=0", "Invalid value for '--repeat'"),
         ("attention --threads=many", "Invalid value for '--threads'"),
         ("", "Missing argument"),
@@ -81,6 +82,17 @@ def test_no_compiler(refused, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     message = "--compile: torch.compile needs a C++ compiler on a CPU, and there is no no-such-compiler; "
     assert refused("attention", *SMALL, "--compile") == f"{message}install it or set CXX"
+
+
+def test_only_some_take_part(monkeypatch, workplace):
+    arguments = ["encoder", *SMALL, "--only", "BERT made linear;BERT without"]
+    monkeypatch.setattr(sys, "argv", [str(RUN), *arguments])
+    with pytest.raises(SystemExit, match="0"):
+        typer.run(bench)
+    rows = json.loads((workplace / "runs" / "bench-encoder" / "results.json").read_text(encoding="utf-8"))["rows"]
+    found = {(row["contender"].partition(" (")[0], row["case"]["step"], row["error"]) for row in rows}
+    names = ("BERT without attention", "BERT made linear")
+    assert found == {(name, step, None) for name in names for step in ("forward", "training")} and len(rows) == 4
 
 
 def test_a_benchmark_that_is_interrupted_and_goes_on_and_what_its_folder_answers(start, refused, workplace):
