@@ -8,7 +8,8 @@ Every contender gets the same made texts of so many tokens by the original's tok
 - ``adapted``: a folder of ``linformer adapt``, by the `Embedder` that ``linformer embed`` runs;
 - ``adapted, ONNX Runtime``: the file of ``linformer export``, with the same tokenizer and batches;
 - ``original in chunks``: ``SentenceTransformer.encode`` of pieces as long as the original reads, and their mean;
-- ``frozen reading``: the original in windows of as many tokens, as ``linformer train`` reads documents.
+- ``frozen reading``: the original in windows of as many tokens, as ``linformer train`` reads documents;
+- ``adapted, training`` and ``original in chunks, training``: steps of AdamW over the same texts, by a sum of squares.
 
 Times are those of the processor, of one thread: other work on the machine does not count, except where it takes memory
 bandwidth and caches away. Contenders take turns, and the fastest of theirs counts.
@@ -32,7 +33,7 @@ from torch_linformer.encoders.classes import windowed_config
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.inference import Embedder
 from torch_linformer.measuring.machine import machine_facts, package_versions
-from torch_linformer.opening.load import load_config, load_tokenizer
+from torch_linformer.opening.load import load_config, load_model, load_tokenizer
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.reporting.report import markdown_table
 from torch_linformer.training.kept_reading import AT_ONCE, pooled_states
@@ -64,6 +65,8 @@ def main(
         if original is not None:
             contenders["original in chunks"] = _in_chunks(original)
             contenders["frozen reading"] = _frozen_reading(original)
+            contenders["adapted, training"] = _trained(adapted)
+            contenders["original in chunks, training"] = _trained_in_chunks(original)
         rows = []
         for length in map(int, lengths.split(",")):
             texts = [_text(tokenizer, length, seed) for seed in range(max(1, tokens // length))]
@@ -148,16 +151,57 @@ def _in_chunks(folder: Path) -> Vectors:
     model = SentenceTransformer(str(folder), device="cpu")
 
     def vectors(texts: Sequence[str]) -> np.ndarray:
-        pieces, counts = [], []
-        room = model.max_seq_length - 2
-        for text in texts:
-            words = text.split()  # each of which is one token
-            pieces += [" ".join(words[start : start + room]) for start in range(0, len(words), room)]
-            counts.append(-(-len(words) // room))
+        pieces, counts = _pieces(texts, model.max_seq_length - 2)
         found = model.encode(pieces, batch_size=32, show_progress_bar=False)
         return np.stack([part.mean(0) for part in np.split(found, np.cumsum(counts)[:-1])])
 
     return vectors
+
+
+def _pieces(texts: Sequence[str], room: int) -> tuple[list[str], list[int]]:
+    """The pieces of all texts, of so many words, each of which is one token, and how many each text has."""
+    words = [text.split() for text in texts]
+    pieces = [[" ".join(row[start : start + room]) for start in range(0, len(row), room)] for row in words]
+    return [piece for row in pieces for piece in row], [len(row) for row in pieces]
+
+
+def _steps(model: torch.nn.Module, vectors_of: Callable[[Sequence[str]], torch.Tensor]) -> Vectors:
+    """Steps of AdamW, of a batch each."""
+    optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-6)
+
+    def train(texts: Sequence[str]) -> np.ndarray:
+        for start in range(0, len(texts), BATCH):
+            vectors_of(texts[start : start + BATCH]).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return np.zeros(len(texts))
+
+    return train
+
+
+def _trained(folder: Path) -> Vectors:
+    model, tokenizer = load_model(str(folder)), load_tokenizer(str(folder))
+    encode = DocumentEncoder(tokenizer, load_config(str(folder)).max_position_embeddings)
+
+    def vectors_of(texts: Sequence[str]) -> torch.Tensor:
+        ids = torch.tensor(encode(texts)["input_ids"])  # all as long
+        states: torch.Tensor = model(ids).last_hidden_state
+        return states.mean(dim=1)
+
+    return _steps(model, vectors_of)
+
+
+def _trained_in_chunks(folder: Path) -> Vectors:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+
+    def vectors_of(texts: Sequence[str]) -> torch.Tensor:
+        pieces, _ = _pieces(texts, model.max_seq_length - 2)
+        vectors: torch.Tensor = model(model.preprocess(pieces))["sentence_embedding"]
+        return vectors
+
+    return _steps(model, vectors_of)
 
 
 def _frozen_reading(folder: Path) -> Vectors:
