@@ -1,6 +1,7 @@
 """A hidden state's way from the model to the softmax is short: a reader can follow it."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import torch_linformer
+from torch_linformer.functional import attention
 
 PACKAGE = str(Path(torch_linformer.__file__).parent)
 DECORATORS = {"known_arguments.<locals>.decorate.<locals>.checked"}
@@ -16,9 +18,9 @@ MOST = 10
 
 def functions_above_the_softmax(model, input_ids, monkeypatch):
     """Our functions that are running when the first layer computes its softmax, the outermost first."""
-    stacks, original = [], F.scaled_dot_product_attention
+    stacks = []
 
-    def look(*args, **kwargs):
+    def look(original, *args, **kwargs):
         frame, names = sys._getframe(1), []
         while frame is not None:
             code = frame.f_code
@@ -28,7 +30,9 @@ def functions_above_the_softmax(model, input_ids, monkeypatch):
         stacks.append(names[::-1])
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(F, "scaled_dot_product_attention", look)
+    # With a window the softmax is an operation of our own.
+    for place, name in ((F, "scaled_dot_product_attention"), (attention.JoinedSoftmaxes, "apply")):
+        monkeypatch.setattr(place, name, partial(look, getattr(place, name)))
     model(input_ids)
     return stacks[0]
 

@@ -547,9 +547,9 @@ def attend_joined(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall
     queries = blocks_of(length, block) * block
     layout = SpanLayout(block, queries, keys.shape[2], window.reach, window.offset, query.device)
     query = put_around(query, 0, queries - length)
-    hidden, window_bias = as_mask(window.padding), layout.bias(window)
+    added = as_mask(window.padding), layout.bias(window)
     output: Tensor = JoinedSoftmaxes.apply(  # type: ignore[no-untyped-call]
-        query, slot_keys, slot_values, bias, keys, values, hidden, window_bias, layout, scale
+        query, slot_keys, slot_values, bias, keys, values, added, layout, scale
     )
     return output[:, :, :length], None
 
@@ -558,6 +558,7 @@ class JoinedSoftmaxes(torch.autograd.Function):
     """The two softmaxes of :func:`attend_joined`, of a whole number of blocks of queries.
 
     With the output and the sums of both, the gradients of one softmax over the keys of both are those of each part.
+    ``added`` is what hides positions of the window, and its bias.
     """
 
     @staticmethod
@@ -569,18 +570,18 @@ class JoinedSoftmaxes(torch.autograd.Function):
         bias: Tensor | None,
         keys: Tensor,
         values: Tensor,
-        hidden: Mask | None,
-        window_bias: Tensor | None,
+        added: tuple[Mask | None, Tensor | None],
         layout: SpanLayout,
         scale: float,
     ) -> Tensor:
         output, log_sums = flash_attention(query, slot_keys, slot_values, mask=bias, scale=scale)
-        for row, part, near, of_near, mask in _spans_of_rows(keys, values, hidden, window_bias, layout):
+        for row, part, span_keys, span_values, mask in _spans_of_rows(keys, values, added, layout):
             whole, whole_sums = (layout.blocks(x[row], part) for x in (output, log_sums))
-            seen, sums = flash_attention(layout.blocks(query[row], part), near, of_near, mask=mask, scale=scale)
+            queries = layout.blocks(query[row], part)
+            seen, sums = flash_attention(queries, span_keys, span_values, mask=mask, scale=scale)
             whole.lerp_(seen, torch.sigmoid(sums - whole_sums).unsqueeze(-1).to(seen.dtype))
             whole_sums.copy_(torch.logaddexp(whole_sums, sums))
-        ctx.hidden, ctx.window_bias, ctx.layout, ctx.scale = hidden, window_bias, layout, scale
+        ctx.added, ctx.layout, ctx.scale = added, layout, scale
         ctx.save_for_backward(query, slot_keys, slot_values, bias, keys, values, output, log_sums)
         return output
 
@@ -594,20 +595,26 @@ class JoinedSoftmaxes(torch.autograd.Function):
             """With a channel that is 1 in queries and 0 in keys: the gradient there is that of the bias."""
             return F.pad(x, (0, 1), value=float(x is query)) if learns_bias else x
 
-        given, queries, near, of_near, out = map(widened, (grad_output, query, slot_keys, slot_values, output))
-        grads = flash_attention_backward(given, queries, near, of_near, out, log_sums, mask=bias, scale=scale)
+        heads = widened(query), widened(slot_keys), widened(slot_values)
+        grads = flash_attention_backward(
+            widened(grad_output), *heads, widened(output), log_sums, mask=bias, scale=scale
+        )
         if learns_bias:
             grad_bias = (grads[1][..., -1:].transpose(-2, -1) / scale).sum_to_size(bias.shape).to(bias.dtype)
         grad_query, *grad_slots = (x[..., : query.shape[-1]] for x in grads)
         grad_rows = [layout.gradient_of(x) for x in (keys, values)]
-        for row, part, near, of_near, mask in _spans_of_rows(keys, values, ctx.hidden, ctx.window_bias, layout):
-            given, queries, out, sums = (layout.blocks(x[row], part) for x in (grad_output, query, output, log_sums))
-            grads = flash_attention_backward(given, queries, near, of_near, out, sums, mask=mask, scale=scale)
+        for row, part, span_keys, span_values, mask in _spans_of_rows(keys, values, ctx.added, layout):
+            grads_out, queries, outputs, sums = (
+                layout.blocks(x[row], part) for x in (grad_output, query, output, log_sums)
+            )
+            grads = flash_attention_backward(
+                grads_out, queries, span_keys, span_values, outputs, sums, mask=mask, scale=scale
+            )
             layout.blocks(grad_query[row], part).add_(grads[0])
             for whole, share in zip(grad_rows, grads[1:], strict=True):
                 layout.add_spans(whole[row], share, part)
         grad_keys, grad_values = (layout.only_keys(whole).to(keys.dtype) for whole in grad_rows)
-        return grad_query, *grad_slots, grad_bias, grad_keys, grad_values, None, None, None, None
+        return grad_query, *grad_slots, grad_bias, grad_keys, grad_values, None, None, None
 
 
 def _lowest(dtype: torch.dtype) -> float:
@@ -616,10 +623,10 @@ def _lowest(dtype: torch.dtype) -> float:
 
 
 def _spans_of_rows(
-    keys: Tensor, values: Tensor, hidden: Mask | None, window_bias: Tensor | None, layout: SpanLayout
+    keys: Tensor, values: Tensor, added: tuple[Mask | None, Tensor | None], layout: SpanLayout
 ) -> Iterator[tuple[int, slice, Tensor, Tensor, Tensor]]:
     """Of each row and part of the blocks keys and values ``(n, H, s, D)`` of the spans, and what is added to scores."""
-    dtype = torch.promote_types(keys.dtype, torch.float32)
+    dtype, (hidden, window_bias) = torch.promote_types(keys.dtype, torch.float32), added
     allowed = _window_scores(hidden, layout, dtype, _lowest(dtype))
     for part in layout.parts():
         spans = [layout.spans(x, part) for x in (keys, values)]
