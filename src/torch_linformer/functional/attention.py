@@ -345,25 +345,13 @@ class SpanLayout(NamedTuple):
         """A view ``(n, H, c, …)`` of a part of the blocks of queries ``(H, N, …)``."""
         return torch.unflatten(rows, 1, (-1, self.block)).transpose(0, 1)[part]
 
-    def gradient_of(self, sequence: Tensor) -> Tensor:
-        """Zeros ``(B, H, ·, D)`` for the spans of keys or values, with what they lack on either side."""
-        batch, heads, _, width = sequence.shape
-        length = self.queries + -(-2 * self.reach // self.block) * self.block
-        dtype = torch.promote_types(sequence.dtype, torch.float32)
-        return sequence.new_zeros(batch, heads, length, width, dtype=dtype)
-
     def add_spans(self, rows: Tensor, spans: Tensor, part: slice) -> None:
-        """Add ``(n, H, s, D)`` of the spans of a part to a row of :meth:`gradient_of`."""
+        """Add ``(n, H, s, D)`` of the spans of a part to positions ``(H, ·, D)``, the first of which is span 0's."""
         for column in range(0, self.span, self.block):
             columns = spans[:, :, column : column + self.block]
             start = column + part.start * self.block
             places = self.blocks(rows[:, start : start + len(spans) * self.block], slice(None))
             places[:, :, : columns.shape[2]].add_(columns)
-
-    def only_keys(self, rows: Tensor) -> Tensor:
-        """``(B, H, M, D)`` of the keys."""
-        before = self.sides[0]
-        return put_around(rows, -before, before + self.keys - rows.shape[2])
 
     def bias(self, window: Window) -> Tensor | None:
         """What the bias of a window adds to the scores of each span, ``(H or 1, c, s)``."""
@@ -535,7 +523,7 @@ def attend_joined(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall
 
     .. math:: \mathrm{out} = (1 - \sigma(l_w - l_s))\, o_s + \sigma(l_w - l_s)\, o_w
 
-    No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md).
+    No slot is copied for each block, which takes half the time in inference (docs/log.md).
     """
     scale, num_heads, length = call.scale_for(query), query.shape[1], query.shape[2]
     slots, window = for_heads(slots, num_heads), for_heads(window, num_heads)
@@ -580,7 +568,8 @@ class JoinedSoftmaxes(torch.autograd.Function):
             queries = layout.blocks(query[row], part)
             seen, sums = flash_attention(queries, span_keys, span_values, mask=mask, scale=scale)
             whole.lerp_(seen, torch.sigmoid(sums - whole_sums).unsqueeze(-1).to(seen.dtype))
-            whole_sums.copy_(torch.logaddexp(whole_sums, sums))
+            if any(ctx.needs_input_grad):
+                whole_sums.copy_(torch.logaddexp(whole_sums, sums))
         ctx.added, ctx.layout, ctx.scale = added, layout, scale
         ctx.save_for_backward(query, slot_keys, slot_values, bias, keys, values, output, log_sums)
         return output
@@ -602,7 +591,8 @@ class JoinedSoftmaxes(torch.autograd.Function):
         if learns_bias:
             grad_bias = (grads[1][..., -1:].transpose(-2, -1) / scale).sum_to_size(bias.shape).to(bias.dtype)
         grad_query, *grad_slots = (x[..., : query.shape[-1]] for x in grads)
-        grad_rows = [layout.gradient_of(x) for x in (keys, values)]
+        reached = layout.queries + -(-2 * layout.reach // layout.block) * layout.block  # whole blocks
+        grad_rows = [x.new_zeros(*x.shape[:2], reached, x.shape[3], dtype=log_sums.dtype) for x in (keys, values)]
         for row, part, span_keys, span_values, mask in _spans_of_rows(keys, values, ctx.added, layout):
             grads_out, queries, outputs, sums = (
                 layout.blocks(x[row], part) for x in (grad_output, query, output, log_sums)
@@ -613,7 +603,10 @@ class JoinedSoftmaxes(torch.autograd.Function):
             layout.blocks(grad_query[row], part).add_(grads[0])
             for whole, share in zip(grad_rows, grads[1:], strict=True):
                 layout.add_spans(whole[row], share, part)
-        grad_keys, grad_values = (layout.only_keys(whole).to(keys.dtype) for whole in grad_rows)
+        before, _ = layout.sides
+        grad_keys, grad_values = (
+            put_around(whole, -before, before + layout.keys - reached).to(keys.dtype) for whole in grad_rows
+        )
         return grad_query, *grad_slots, grad_bias, grad_keys, grad_values, None, None, None
 
 
