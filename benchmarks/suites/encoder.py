@@ -226,7 +226,7 @@ _TEXT = (
     "hidden state; each value is followed by its ratio to the first row's. ModernBERT's gated feed-forward has two "
     "thirds of the width, which costs the same. BigBird attends fully up to 704 tokens, and sparsely "
     f"beyond. BERT made linear has a window of {LINEAR_WINDOW} and slots chosen by the input, and reads short texts "
-    "as BERT does (`exact_below`); without attention each position gets its own value: only linear maps are left."
+    "as BERT does; without attention each position gets its own value: only linear maps are left."
 )
 
 
