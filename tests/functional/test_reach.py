@@ -126,3 +126,13 @@ def test_tensors_without_numbers(monkeypatch, take_at_once):
         prior = SegmentPrior.of(torch.empty(SLOTS), torch.empty(SLOTS))
         found = pool(queries, prior, scored, [scored], torch.full((1,), LENGTH))
     assert found.slots[0].shape == (1, HEADS, SLOTS, WIDTH)
+
+
+@torch.no_grad()
+def test_a_weight_is_nothing_or_far_above_the_smallest_numbers():
+    """Their products with small gradients would be hundreds of times as slow on some processors."""
+    queries, shift, log_steepness, scored, _ = inputs(WIDTH)
+    prior, tokens = SegmentPrior.of(shift, log_steepness), torch.tensor([LENGTH])
+    weights, *_ = dynamic._weights_in_place(dynamic.Scoring(queries, prior, scored, tokens, 0, None))
+    assert weights.eq(0).any() and weights[weights > 0].min() > 1e-22
+    assert_close(weights / weights.sum(-1, True), dynamic.pooling_weights(queries, prior, scored, tokens, None))

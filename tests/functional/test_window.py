@@ -132,6 +132,13 @@ def windowed_inputs(draw):
     return inputs, reach, options, draw(st.sampled_from([(2, 1), (2, 300), (3, 2**21), (64, 2**21)]))
 
 
+def join_at_once(patch, block, scores):
+    for name in ("BLOCK", "TRAINED_BLOCK"):
+        patch.setattr(attention, name, block)
+    for name in ("SCORES", "GRADIENT_SCORES"):
+        patch.setattr(attention, name, scores)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_is_the_definition(gradients, take_at_once, way):
     @settings(max_examples=25 if way == "flex" else 60, deadline=None, derandomize=True, database=None)
@@ -140,9 +147,19 @@ def test_every_way_is_the_definition(gradients, take_at_once, way):
         inputs, reach, options, (block, scores) = case
         with pytest.MonkeyPatch.context() as patch:
             take_at_once(patch, window_block=block, window_scores=scores)
+            join_at_once(patch, block, scores)
             assert_is_the_definition(way, inputs, reach, gradients, **options)
 
     check()
+
+
+@pytest.mark.parametrize("way", CPU_WAYS)
+@pytest.mark.parametrize("position", range(12))
+def test_one_hidden_position(gradients, monkeypatch, way, position):
+    """Of the parts of blocks that see none of it, all have one mask."""
+    join_at_once(monkeypatch, block=2, scores=1)
+    hidden = torch.arange(12)[None] == position
+    assert_is_the_definition(way, draw_inputs(0, 1, 2, 8, 12, 3, 2, 2), 1, gradients, offset=2, key_padding=hidden)
 
 
 @pytest.mark.parametrize("biases", [(), ("slot_bias",), ("slot_bias", "window_bias")], ids=["", "slots", "both"])

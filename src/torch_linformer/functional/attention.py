@@ -325,21 +325,23 @@ class SpanLayout(NamedTuple):
         """Positions that the first query sees before key 0, and the last one after key M − 1."""
         return self.reach - self.offset, self.offset + self.queries + self.reach - self.keys
 
-    def parts(self) -> list[slice]:
-        """Blocks whose spans begin before the first key, lie among the keys, or end after the last one."""
+    def parts(self, at_once: int) -> list[slice]:
+        """A few blocks each, whose spans begin before the first key, lie among the keys, or end after the last one."""
         before, after = self.sides
         number = self.queries // self.block
         first = min(number, max(0, -(-before // self.block)))
         last = max(first, min(number, number - -(-after // self.block)))
-        return [slice(*ends) for ends in pairwise((0, first, last, number)) if ends[0] < ends[1]]
+        ends = pairwise((0, first, last, number))
+        return [slice(i, min(i + at_once, stop)) for start, stop in ends for i in range(start, stop, at_once)]
 
-    def spans(self, sequence: Tensor, part: slice) -> Tensor:
-        """Keys or values ``(B, H, n, s, D)`` of the spans of a part: views, but where there are none on one side."""
-        start = part.start * self.block - self.sides[0]
-        stop = part.stop * self.block + 2 * self.reach - self.sides[0]
-        seen = sequence[:, :, max(0, start) : max(0, stop)]
-        whole = put_around(seen, max(0, -start), stop - max(0, start) - seen.shape[2])
-        return whole.unfold(2, self.span, self.block).transpose(-2, -1)
+    def of(self, part: slice) -> "SpanLayout":
+        """That of a part of the blocks."""
+        blocks = part.stop - part.start
+        return self._replace(queries=blocks * self.block, offset=self.offset + part.start * self.block)
+
+    def spans(self, sequence: Tensor, dtype: torch.dtype) -> Tensor:
+        """Keys or values ``(n, H, s, D)`` of the spans, of ``(H, M, D)``: views, but where there are none on a side."""
+        return put_around(sequence, *self.sides).to(dtype).unfold(1, self.span, self.block).permute(1, 0, 3, 2)
 
     def blocks(self, rows: Tensor, part: slice) -> Tensor:
         """A view ``(n, H, c, …)`` of a part of the blocks of queries ``(H, N, …)``."""
@@ -367,7 +369,7 @@ def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
     real = torch.ones(1, layout.keys, dtype=torch.bool, device=layout.device) if mask is None else ~mask.mask
     if not records_a_graph() and layout.queries == 0:
         return real.new_ones(1, 0, layout.block, layout.span)
-    spans = F.pad(real, layout.sides).unfold(1, layout.span, layout.block)
+    spans = put_around(real.unsqueeze(-1), *layout.sides).squeeze(-1).unfold(1, layout.span, layout.block)
     if records_a_graph():  # the layout of a view of overlapping spans depends on their number
         spans = spans.clone(memory_format=torch.contiguous_format)
     return spans.unsqueeze(2) & local_mask(layout.block, layout.reach, layout.reach, layout.device)
@@ -515,6 +517,10 @@ def _allowed_in_blocks(
 # Two softmaxes, joined: on a CPU, where no slot is then copied for each block.
 
 BLOCK, TRAINED_BLOCK = 32, 64  # queries whose windows are computed together: more see more that is none of theirs
+SCORES, GRADIENT_SCORES = (
+    2**23,
+    2**21,
+)  # of windows at a time: what the gradients of more take is fresh memory each time
 LANES = 16  # slots that the CPU's SDPA computes together; what is beyond a multiple of them it takes one by one
 
 
@@ -563,7 +569,7 @@ class JoinedSoftmaxes(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         output, log_sums = flash_attention(query, slot_keys, slot_values, mask=bias, scale=scale)
-        for row, part, span_keys, span_values, mask in _spans_of_rows(keys, values, added, layout):
+        for row, part, span_keys, span_values, mask in _spans_of_rows(keys, values, added, layout, keys.dtype, SCORES):
             whole, whole_sums = (layout.blocks(x[row], part) for x in (output, log_sums))
             queries = layout.blocks(query[row], part)
             seen, sums = flash_attention(queries, span_keys, span_values, mask=mask, scale=scale)
@@ -582,7 +588,8 @@ class JoinedSoftmaxes(torch.autograd.Function):
 
         def widened(x: Tensor) -> Tensor:
             """With a channel that is 1 in queries and 0 in keys: the gradient there is that of the bias."""
-            return F.pad(x, (0, 1), value=float(x is query)) if learns_bias else x
+            channel = x.new_full((*x.shape[:-1], 1), float(x is query))
+            return torch.cat([x, channel], dim=-1) if learns_bias else x
 
         heads = widened(query), widened(slot_keys), widened(slot_values)
         grads = flash_attention_backward(
@@ -592,10 +599,15 @@ class JoinedSoftmaxes(torch.autograd.Function):
             grad_bias = (grads[1][..., -1:].transpose(-2, -1) / scale).sum_to_size(bias.shape).to(bias.dtype)
         grad_query, *grad_slots = (x[..., : query.shape[-1]] for x in grads)
         reached = layout.queries + -(-2 * layout.reach // layout.block) * layout.block  # whole blocks
-        grad_rows = [x.new_zeros(*x.shape[:2], reached, x.shape[3], dtype=log_sums.dtype) for x in (keys, values)]
-        for row, part, span_keys, span_values, mask in _spans_of_rows(keys, values, ctx.added, layout):
+        shape = query.shape[0], reached, *query.shape[1::2]  # the order in memory of the operator's gradients
+        grad_rows = [query.new_zeros(shape, dtype=log_sums.dtype).transpose(1, 2) for _ in range(2)]
+        # In bfloat16 the operator's products of small blocks take twice to three times as long as in float32.
+        accurate = log_sums.dtype
+        for row, part, span_keys, span_values, mask in _spans_of_rows(
+            keys, values, ctx.added, layout, accurate, GRADIENT_SCORES
+        ):
             grads_out, queries, outputs, sums = (
-                layout.blocks(x[row], part) for x in (grad_output, query, output, log_sums)
+                layout.blocks(x[row], part).to(accurate) for x in (grad_output, query, output, log_sums)
             )
             grads = flash_attention_backward(
                 grads_out, queries, span_keys, span_values, outputs, sums, mask=mask, scale=scale
@@ -616,17 +628,32 @@ def _lowest(dtype: torch.dtype) -> float:
 
 
 def _spans_of_rows(
-    keys: Tensor, values: Tensor, added: tuple[Mask | None, Tensor | None], layout: SpanLayout
+    keys: Tensor,
+    values: Tensor,
+    added: tuple[Mask | None, Tensor | None],
+    layout: SpanLayout,
+    dtype: torch.dtype,
+    scores: int,
 ) -> Iterator[tuple[int, slice, Tensor, Tensor, Tensor]]:
-    """Of each row and part of the blocks keys and values ``(n, H, s, D)`` of the spans, and what is added to scores."""
-    dtype, (hidden, window_bias) = torch.promote_types(keys.dtype, torch.float32), added
-    allowed = _window_scores(hidden, layout, dtype, _lowest(dtype))
-    for part in layout.parts():
-        spans = [layout.spans(x, part) for x in (keys, values)]
-        masks = allowed[:, part].unsqueeze(2)
-        masks = masks if window_bias is None else masks + window_bias.to(dtype)
-        for row, mask in enumerate(masks.expand(len(keys), -1, -1, -1, -1)):  # the blocks of one row are views
-            yield row, part, spans[0][row].transpose(0, 1), spans[1][row].transpose(0, 1), mask
+    """Of each row and part of the blocks keys and values ``(n, H, s, D)`` of the spans, and what is added to scores.
+
+    ``scores`` is how many a part has at most.
+    """
+    (hidden, window_bias), accurate, shares = added, torch.promote_types(dtype, torch.float32), []
+    far = ~local_mask(layout.block, layout.reach, layout.reach, layout.device)
+    inside = torch.zeros(far.shape, dtype=accurate).masked_fill_(far, _lowest(accurate))[None, None]
+    for part in layout.parts(max(1, scores // (keys.shape[1] * layout.block * layout.span))):
+        its = layout.of(part)
+        before, after = its.sides
+        shows_all = max(before, after) <= 0
+        if shows_all and hidden is not None:
+            shows_all = not hidden.mask[:, -before : layout.keys + after].any()
+        masks = inside if shows_all else _window_scores(hidden, its, accurate, _lowest(accurate))
+        masks = masks.unsqueeze(2) if window_bias is None else masks.unsqueeze(2) + window_bias.to(accurate)
+        shares.append((part, its, masks.expand(len(keys), part.stop - part.start, -1, -1, -1)))
+    for row in range(len(keys)):  # the blocks of one row are views
+        for part, its, masks in shares:
+            yield row, part, its.spans(keys[row], dtype), its.spans(values[row], dtype), masks[row]
 
 
 def _in_lanes(slots: Slots, dtype: torch.dtype, hidden: float) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from torch_linformer.functional.cpu import by_flash, sizes_for
 from torch_linformer.functional.implementations import Implementation, compute, register
@@ -26,6 +27,7 @@ LARGEST_SUM = 256  # that the weights of a block sum to, times a value within wh
 TINY = 1e-30  # the sum of no weights
 # Nats below the largest, where a weight is nothing: numbers near the smallest ones are ten times as slow.
 LOWEST_SCORE = -50.0
+LOWEST_WEIGHT = 2 * math.exp(LOWEST_SCORE)
 ROUNDED = 1.02  # of norms in the type of the input: bfloat16 is off by less than a hundredth each
 FEWEST_SLOTS = 32  # at once, where some are left out: with fewer the calls take longer than the scores that they save
 SPAN = 512  # positions whose segments belong to slots that are computed at once, likewise
@@ -165,10 +167,11 @@ class Scoring(NamedTuple):
     tokens: Tensor
     first: int
     hidden: Tensor | None  # True at padding, bool (B, 1, 1, M)
+    lowest: Tensor | None = None  # the prior's scores below it leave no weight, (B or 1, K)
 
-    def part(self, block: Block, is_real: bool) -> "Scoring":
-        """Those of a block; ``is_real``: no position of it is known to be padding."""
-        queries, (centers, steepness, num_slots), scored, tokens, first, hidden = self
+    def part(self, block: Block, reach: "Reach") -> "Scoring":
+        """Those of a block."""
+        queries, (centers, steepness, num_slots), scored, tokens, first, hidden, _ = self
         rows, slots, positions = block
         return Scoring(
             queries[:, slots],
@@ -176,7 +179,8 @@ class Scoring(NamedTuple):
             block.take(scored),
             _rows_of(rows, tokens),
             first + positions.start,
-            None if hidden is None or is_real else hidden[rows, ..., positions],
+            None if hidden is None or reach.is_real(block) else hidden[rows, ..., positions],
+            _rows_of(rows, reach.lowest)[:, slots].to(centers.dtype) if reach.leaves_out else None,
         )
 
     def distances(self) -> Tensor:
@@ -286,7 +290,7 @@ class Reach:
     """
 
     def __init__(self, scoring: Scoring) -> None:
-        queries, prior, scored, tokens, self.first, _ = scoring  # of which autograd alone keeps tensors
+        queries, prior, scored, tokens, self.first, *_ = scoring  # of which autograd alone keeps tensors
         (self.batch, heads, self.length, _), self.num_slots = scored.shape, queries.shape[1]
         plain = type(scored) is Tensor and scored.device.type == "cpu"  # a fake tensor has no numbers
         self.at_once = max(1, sizes_for(scored.device).pooled_scores // heads)
@@ -299,7 +303,9 @@ class Reach:
             segment_B1 = self.num_slots / tokens.clamp(min=1).double().unsqueeze(-1)
             centers_K, steepness_K = prior.centers.double(), prior.steepness.double()
             outside_K = (-centers_K).clamp(min=0) + (centers_K - self.num_slots).clamp(min=0)
-            farthest_BK = ((outside_K + segment_B1 / 2).square() + (2 * bounds_K - LOWEST_SCORE) / steepness_K).sqrt()
+            nearest_BK = -steepness_K * (outside_K + segment_B1 / 2).square()
+            self.lowest = nearest_BK - 2 * bounds_K + LOWEST_SCORE
+            farthest_BK = (-self.lowest / steepness_K).sqrt()
             # Where a number is missing, everything is in reach.
             begin_BK = ((centers_K - farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=-math.inf)
             end_BK = ((centers_K + farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=math.inf)
@@ -364,10 +370,10 @@ class Pool(torch.autograd.Function):
         slots.append(scored.new_full((*shape, 1), HIDDEN, dtype=dtype))
         reach, pool_block = Reach(scoring), _pool_by_flash if by_flash else _pool_in_place
         for block in reach.blocks():
-            part = scoring.part(block, reach.is_real(block))
+            part = scoring.part(block, reach)
             for whole, share in zip(slots, pool_block(part, [block.take(x) for x in pooled]), strict=True):
                 whole[block.rows, :, block.slots].copy_(share)
-        ctx.num_slots, ctx.place, ctx.reach = num_slots, place, reach
+        ctx.num_slots, ctx.place, ctx.reach, ctx.is_scored = num_slots, place, reach, [x is scored for x in pooled]
         ctx.save_for_backward(queries, centers, steepness, scored, *pooled)
         return tuple(slots)
 
@@ -381,21 +387,22 @@ class Pool(torch.autograd.Function):
         grad_slots = [grad.to(x.dtype) for grad, x in zip(grad_slots, pooled, strict=True)]
         grad_queries = grad_log_mass.new_zeros(queries.shape)
         grad_centers, grad_steepness = grad_log_mass.new_zeros(2, *centers.shape)
-        blocks, sequences = list(reach.blocks()), [scored, *pooled]
+        blocks = list(reach.blocks())
+        sequences = [scored, *(x for x, is_scored in zip(pooled, ctx.is_scored, strict=True) if not is_scored)]
         # Where a block has all slots of its rows, its share is all there is; else shares are summed in float32.
         are_whole = not reach.leaves_out and all(x.slots.stop - x.slots.start == reach.num_slots for x in blocks)
         dtype = None if are_whole else grad_log_mass.dtype
         grad_sequences = [(torch.empty_like if are_whole else torch.zeros_like)(x, dtype=dtype) for x in sequences]
         for block in blocks:
-            part, slots = scoring.part(block, reach.is_real(block)), block.slots
+            part, slots = scoring.part(block, reach), block.slots
             # Normalised by their own sum: the forward pass has rounded its scores, and so its sum, in another way.
             weights, mass, _ = _weights_in_place(part)
             weights.div_(mass)
-            products, shares = [], []
-            for sequence, grad in zip(pooled, grad_slots, strict=True):
+            products, shares, own_shares = [], [], []
+            for sequence, is_scored, grad in zip(pooled, ctx.is_scored, grad_slots, strict=True):
                 grad = grad[block.rows, :, slots]
                 products.append((grad @ block.take(sequence).transpose(-2, -1)).to(weights.dtype))
-                shares.append(weights.transpose(-2, -1).to(grad.dtype) @ grad)
+                (own_shares if is_scored else shares).append(weights.transpose(-2, -1).to(grad.dtype) @ grad)
             grad_weights = reduce(Tensor.add_, products)
             # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P); that of the logarithm of its sum is P.
             grad_scores = grad_weights.mul_(weights)
@@ -406,11 +413,12 @@ class Pool(torch.autograd.Function):
             grad_steepness[slots] -= (grad_prior * distances.square()).sum(dim=(0, 2))
             grad_scores = grad_scores.to(scored.dtype)
             grad_queries[:, slots] += (grad_scores @ part.scored).sum(dim=0)
-            shares.insert(0, grad_scores.transpose(-2, -1) @ part.queries)
+            shares.insert(0, reduce(Tensor.add_, own_shares, grad_scores.transpose(-2, -1) @ part.queries))
             for whole, share in zip(grad_sequences, shares, strict=True):
                 block.take(whole).copy_(share) if are_whole else block.take(whole).add_(share)
-        grad_scored, *grad_pooled = [grad.to(x.dtype) for grad, x in zip(grad_sequences, sequences, strict=True)]
-        grad_queries = grad_queries.to(queries.dtype)
+        grads = iter([grad.to(x.dtype) for grad, x in zip(grad_sequences, sequences, strict=True)])
+        grad_queries, grad_scored = grad_queries.to(queries.dtype), next(grads)
+        grad_pooled = [None if is_scored else next(grads) for is_scored in ctx.is_scored]
         return grad_queries, grad_centers, grad_steepness, None, grad_scored, None, None, *grad_pooled
 
 
@@ -431,7 +439,7 @@ def _weights_in_place(scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
     if scoring.hidden is not None:
         scores.masked_fill_(scoring.hidden, HIDDEN)
     peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / LARGEST_SUM)))
-    weights = scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_()
+    weights = F.threshold_(scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_(), LOWEST_WEIGHT, 0.0)
     if scoring.hidden is not None:
         weights.masked_fill_(scoring.hidden, 0.0)
     return weights, weights.sum(dim=-1, keepdim=True).clamp_(min=TINY), peaks
@@ -439,8 +447,10 @@ def _weights_in_place(scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
 
 def _pool_by_flash(scoring: Scoring, pooled: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The same by the operator below SDPA: its scores never leave the caches."""
-    queries, prior, scored, *_, hidden = scoring
+    queries, prior, scored, *_, hidden, lowest = scoring
     bias = prior.scores(scoring.distances()).unsqueeze(1)
+    if lowest is not None:  # weights near the smallest number would be as slow here
+        bias.masked_fill_(bias < lowest[:, None, :, None], HIDDEN)
     bias = bias.to(torch.promote_types(scored.dtype, torch.float32))
     if hidden is not None:
         bias = bias.masked_fill(hidden, -math.inf)

@@ -292,10 +292,16 @@ def fill_padding(sequence: Tensor, mask: Tensor | None, value: float) -> Tensor:
 
 
 def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> Tensor:
-    """``(…, M, C)`` with positions that hold ``fill`` before and after it; itself where there are none to add."""
-    if not records_a_graph() and before == after == 0:
-        return sequence
-    return F.pad(sequence, (0, 0, before, after), value=fill)
+    """``(…, M, C)`` with positions that hold ``fill`` before and after it; a view where there are none to add.
+
+    Negative numbers take positions away.
+    """
+    if records_a_graph():
+        return F.pad(sequence, (0, 0, before, after), value=fill)
+    length = sequence.shape[-2]
+    seen = sequence[..., max(0, -before) : max(0, length + min(0, after)), :]
+    added = max(0, before), length + before + after - max(0, before) - seen.shape[-2]
+    return F.pad(seen, (0, 0, *added), value=fill) if any(added) else seen
 
 
 def check_shapes(fits: bool, expected: str, *tensors: Tensor) -> None:

@@ -95,8 +95,9 @@ class DynamicProjection(nn.Module):
         check_length(length_of(scored, padding), self.max_len)
         tokens = real_tokens(scored, padding) if tokens is None else tokens
         first = start_of(padding) if chunk is None else chunk.start
-        prior, heads = SegmentPrior.of(self.shift, self.log_steepness), [self._heads(x) for x in (scored, *pooled)]
-        part = pool(self.weight, prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask_of(padding))
+        prior, heads = SegmentPrior.of(self.shift, self.log_steepness), self._heads(scored)
+        sequences = [heads if x is scored else self._heads(x) for x in pooled]  # one gradient for the same
+        part = pool(self.weight, prior, heads, sequences, tokens, first=first, padding_mask=mask_of(padding))
         if padding is not None and padding.collective is not None:
             part = part.whole_rows(padding.collective)
         return part if chunk is not None else self.slots_like(part, pooled)
