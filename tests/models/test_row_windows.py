@@ -82,6 +82,25 @@ def test_rows_of_a_window_are_read_as_they_are(pair):
     assert_close(model.linformer(ids).last_hidden_state, encoder(ids).last_hidden_state, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["", "several processes"])
+@torch.no_grad()
+def test_short_windows_are_read_without_padding(pair, monkeypatch, several):
+    """But where several processes may share the weights, each of which must call the encoder as often."""
+    _, model = pair
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: several)
+    ids, shapes = torch.randint(2, 53, (2, 25)), []  # windows of 11, 11 and 9 tokens
+    expected = [model.linformer(row[None]).last_hidden_state for row in ids]
+    model.linformer.body.register_forward_pre_hook(
+        lambda body, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    assert_close(model.linformer(ids).last_hidden_state, torch.cat(expected))
+    assert shapes == ([(6, 11)] if several else [(2, 9), (4, 11)])
+    mask = (torch.arange(25) < 7).long().expand(2, -1)
+    found = model.linformer(ids, attention_mask=mask).last_hidden_state[:, :7]
+    assert_close(found, model.linformer(ids[:, :7]).last_hidden_state)
+    assert shapes[-2:] == [(2, 11 if several else 7), (2, 7)]
+
+
 @torch.no_grad()
 def test_hidden_states_of_all_layers_are_joined(pair):
     _, model = pair

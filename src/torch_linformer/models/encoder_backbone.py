@@ -133,16 +133,22 @@ class EncoderBackbone(LinformerPreTrainedModel):
                 raise ValueError(f"this encoder reads {window} tokens at once: no attention goes over all {length}")
             inputs = {name: windows.cut(x) for name, x in inputs.items() if x is not None and name != "position_ids"}
             inputs["attention_mask"] = windows.real.long()
+        given = {name: x for name, x in inputs.items() if x is not None and name in self.takes}
+        record = {name: value for name, value in recorded.items() if value}
         with reading:
-            outputs = self.body(
-                **{name: x for name, x in inputs.items() if x is not None and name in self.takes},
-                **{name: value for name, value in recorded.items() if value},
-                return_dict=True,
-            )
-        if windows is None:
-            return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
-        hidden = outputs.hidden_states and tuple(map(windows.join, outputs.hidden_states))
-        return BaseModelOutput(windows.join(outputs.last_hidden_state), hidden)
+            if windows is None:
+                outputs = self.body(**given, **record, return_dict=True)
+                return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
+            batches = windows.batches()
+            parts = [
+                self.body(**{name: x[index, :width] for name, x in given.items()}, **record, return_dict=True)
+                for index, width in batches
+            ]
+
+        windows = windows.read_in(batches)
+        layers = zip(*(part.hidden_states for part in parts), strict=True) if parts[0].hidden_states else ()
+        hidden = tuple(windows.join(*states) for states in layers)
+        return BaseModelOutput(windows.join(*(part.last_hidden_state for part in parts)), hidden or None)
 
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:

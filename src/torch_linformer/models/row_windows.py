@@ -1,6 +1,7 @@
 """Rows that an encoder reads window after window: where each token of a row stands in which window."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import records_a_graph
+
+QUARTERS = 4
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,40 @@ class Windows:
         windows: Tensor = self.padding.justify(rows).flatten(0, 1)[self.source]
         return windows
 
+    def batches(self) -> list[tuple[Tensor | slice, int]]:
+        """Windows to read at once, and the most tokens that one of them has: full ones, and others by quarters.
+
+        All at once in a graph, and where several processes may share the weights, which must be called alike.
+        """
+        if records_a_graph() or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return [(slice(None), self.real.shape[1])]
+        tokens = self.real.sum(dim=1)
+        quarters = tokens * QUARTERS // self.real.shape[1]
+        chosen = [(quarters == quarter).nonzero().squeeze(1) for quarter in torch.unique(quarters).tolist()]
+        return [(index, max(1, int(tokens[index].max()))) for index in chosen]
+
     @property
     def counts(self) -> list[int]:
         """How many windows each row has."""
         return cast("list[int]", torch.bincount(self.source[:, 0] // self.padding.length).tolist())
 
-    def join(self, states: Tensor) -> Tensor:
+    def read_in(self, batches: Sequence[tuple[Tensor | slice, int]]) -> "Windows":
+        """The same, to join the states ``(w, ·, C)`` of each of these :meth:`batches`."""
+        windows, width = self.real.shape
+        if records_a_graph() or (len(batches) == 1 and batches[0][1] == width):
+            return self
+        starts, end = self.place.new_empty(windows), 0
+        for index, most in batches:
+            count = len(starts[index])
+            starts[index] = end + most * torch.arange(count, device=starts.device)
+            end += count * most
+        place = starts[self.place // width] + self.place % width
+        return replace(self, place=place.clamp(max=end - 1))  # padding has a place too
+
+    def join(self, *states: Tensor) -> Tensor:
         """``(B, N, C)`` of ``(W, n, C)``; of a token that stands in several windows one of its states, at padding 0."""
-        rows: Tensor = states.flatten(0, 1)[self.place]
+        flat = [x.flatten(0, 1) for x in states]
+        rows: Tensor = (torch.cat(flat) if len(flat) > 1 else flat[0])[self.place]
         return self.padding.clean(self.padding.restore(rows))
 
 
