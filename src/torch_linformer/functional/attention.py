@@ -517,10 +517,7 @@ def _allowed_in_blocks(
 # Two softmaxes, joined: on a CPU, where no slot is then copied for each block.
 
 BLOCK, TRAINED_BLOCK = 32, 64  # queries whose windows are computed together: more see more that is none of theirs
-SCORES, GRADIENT_SCORES = (
-    2**23,
-    2**21,
-)  # of windows at a time: what the gradients of more take is fresh memory each time
+SCORES, GRADIENT_SCORES = 2**23, 2**21  # of windows at a time: the gradients of more would take fresh memory each time
 LANES = 16  # slots that the CPU's SDPA computes together; what is beyond a multiple of them it takes one by one
 
 
@@ -588,8 +585,9 @@ class JoinedSoftmaxes(torch.autograd.Function):
 
         def widened(x: Tensor) -> Tensor:
             """With a channel that is 1 in queries and 0 in keys: the gradient there is that of the bias."""
-            channel = x.new_full((*x.shape[:-1], 1), float(x is query))
-            return torch.cat([x, channel], dim=-1) if learns_bias else x
+            if not learns_bias:
+                return x
+            return torch.cat([x, x.new_full((*x.shape[:-1], 1), float(x is query))], dim=-1)
 
         heads = widened(query), widened(slot_keys), widened(slot_values)
         grads = flash_attention_backward(

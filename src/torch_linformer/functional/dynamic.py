@@ -27,7 +27,7 @@ LARGEST_SUM = 256  # that the weights of a block sum to, times a value within wh
 TINY = 1e-30  # the sum of no weights
 # Nats below the largest, where a weight is nothing: numbers near the smallest ones are ten times as slow.
 LOWEST_SCORE = -50.0
-LOWEST_WEIGHT = 2 * math.exp(LOWEST_SCORE)
+LOWEST_WEIGHT = 2 * math.exp(LOWEST_SCORE)  # what is less becomes 0: it would be slow in products with small gradients
 ROUNDED = 1.02  # of norms in the type of the input: bfloat16 is off by less than a hundredth each
 FEWEST_SLOTS = 32  # at once, where some are left out: with fewer the calls take longer than the scores that they save
 SPAN = 512  # positions whose segments belong to slots that are computed at once, likewise

@@ -84,8 +84,8 @@ def use_implementation(*names: Name) -> Iterator[dict[str, set[str]]]:
     The first of ``names`` that can compute an operation does; where none can, a ``ValueError`` says why. ``"auto"`` and
     ``"torch"`` run everywhere; ``"torch"`` takes only what PyTorch documents. ``"onednn"`` runs on a CPU, outside
     compiled and traced graphs: linear maps and projections in float32 and bfloat16, attention in bfloat16.
-    ``"flash"``, likewise on a CPU, joins the softmaxes of slots and window, and pools slots chosen by the
-    input. ``"flex"`` computes a window beside slots on the devices that FlexAttention has kernels for. Operations that
+    ``"flash"``, likewise on a CPU, joins the softmaxes of slots and window, and pools slots chosen by the input.
+    ``"flex"`` computes a window beside slots on the devices that FlexAttention has kernels for. Operations that
     have no such implementation need another name after it: ``use_implementation("flex", "torch")``. Causal attention
     has one implementation, and nothing to choose. Orders and portions of the same products (``"compress first"``,
     ``"project first"``; ``"at once"``, ``"chunks"``) are chosen beside kernels: ``("compress first", "auto")``.

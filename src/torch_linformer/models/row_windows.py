@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.pytorch import records_a_graph
 
-QUARTERS = 4
+QUARTERS = 4  # of a window: those that end in the same one are read at once, padded to the longest
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Windows:
         return cast("list[int]", torch.bincount(self.source[:, 0] // self.padding.length).tolist())
 
     def read_in(self, batches: Sequence[tuple[Tensor | slice, int]]) -> "Windows":
-        """The same, to join the states ``(w, ·, C)`` of each of these :meth:`batches`."""
+        """The same, to :meth:`join` the states ``(w, ·, C)`` of each of these :meth:`batches`."""
         windows, width = self.real.shape
         if records_a_graph() or (len(batches) == 1 and batches[0][1] == width):
             return self
