@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from torch_linformer.functional.cpu import by_flash, sizes_for
 from torch_linformer.functional.implementations import Implementation, compute, register
@@ -398,7 +397,7 @@ class Pool(torch.autograd.Function):
             # Normalised by their own sum: the forward pass has rounded its scores, and so its sum, in another way.
             weights, mass, _ = _weights_in_place(part)
             weights.div_(mass)
-            products, shares, own_shares = [], [], []
+            products, shares, own_shares = [], list[Tensor](), list[Tensor]()
             for sequence, is_scored, grad in zip(pooled, ctx.is_scored, grad_slots, strict=True):
                 grad = grad[block.rows, :, slots]
                 products.append((grad @ block.take(sequence).transpose(-2, -1)).to(weights.dtype))
@@ -439,7 +438,7 @@ def _weights_in_place(scoring: Scoring) -> tuple[Tensor, Tensor, Tensor]:
     if scoring.hidden is not None:
         scores.masked_fill_(scoring.hidden, HIDDEN)
     peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / LARGEST_SUM)))
-    weights = F.threshold_(scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_(), LOWEST_WEIGHT, 0.0)
+    weights = torch.threshold_(scores.sub_(peaks).clamp_(min=LOWEST_SCORE).exp_(), LOWEST_WEIGHT, 0.0)
     if scoring.hidden is not None:
         weights.masked_fill_(scoring.hidden, 0.0)
     return weights, weights.sum(dim=-1, keepdim=True).clamp_(min=TINY), peaks
