@@ -68,9 +68,11 @@ class Windows:
     def batches(self) -> list[tuple[Tensor | slice, int]]:
         """Windows to read at once, and the most tokens that one of them has: full ones, and others by quarters.
 
-        All at once in a graph, and where several processes may share the weights, which must be called alike.
+        All at once in a graph, with gradients, as who looks at them expects one call, and where several processes may
+        share the weights, which must be called alike.
         """
-        if records_a_graph() or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if records_a_graph() or torch.is_grad_enabled() or several:
             return [(slice(None), self.real.shape[1])]
         tokens = self.real.sum(dim=1)
         quarters = tokens * QUARTERS // self.real.shape[1]
