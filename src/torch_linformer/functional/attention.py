@@ -566,7 +566,8 @@ class JoinedSoftmaxes(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         output, log_sums = flash_attention(query, slot_keys, slot_values, mask=bias, scale=scale)
-        for row, part, span_keys, span_values, mask in _spans_of_rows(keys, values, added, layout, keys.dtype, SCORES):
+        scores = GRADIENT_SCORES if any(ctx.needs_input_grad) else SCORES  # the masks of both passes are then the same
+        for row, part, span_keys, span_values, mask in _spans_of_rows(keys, values, added, layout, keys.dtype, scores):
             whole, whole_sums = (layout.blocks(x[row], part) for x in (output, log_sums))
             queries = layout.blocks(query[row], part)
             seen, sums = flash_attention(queries, span_keys, span_values, mask=mask, scale=scale)
