@@ -111,6 +111,25 @@ def test_windows_are_read_one_by_one_between_special_tokens(monkeypatch):
     assert_close(found[1], F.normalize(windows[1][:, :3], dim=1).expand(2, -1))
 
 
+def test_without_gradients_short_windows_are_read_without_padding():
+    """Windows of 5, 5, 3, 5, 2 and 0 tokens; one of no tokens has one of padding."""
+    shapes = []
+
+    def model(input_ids, attention_mask):
+        shapes.append(tuple(input_ids.shape))
+        return SimpleNamespace(last_hidden_state=torch.stack([input_ids, input_ids + 1], dim=-1).float())
+
+    ids = torch.zeros(4, 9, dtype=torch.long)
+    ids[0], ids[1, :5], ids[2, :2] = torch.arange(90, 99), torch.tensor([90, 8, 9, 10, 99]), torch.tensor([90, 99])
+    made = PieceVectors(CHANNELS, 2, 5, [90], [99])
+    expected = made.windows(model, ids, (ids > 0).long())
+    assert shapes == [(6, 5)]
+    with torch.no_grad():
+        found = made.windows(model, ids, (ids > 0).long())
+    assert shapes[1:] == [(1, 1), (1, 2), (1, 3), (3, 5)]
+    assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_it_is_saved_whole(fitted, tmp_path):
     fitted.window, fitted.before, fitted.after = 5, [1, 2], [3]
     fitted.save(str(tmp_path / "pieces"))

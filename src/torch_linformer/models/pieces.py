@@ -130,15 +130,17 @@ class PieceVectors(SavedModule):
         assert self.window is not None
         windows = Windows.of(Padding(attention_mask == 0), self.window, len(self.before), len(self.after))
         ids, means = windows.cut(input_ids), []
-        for begin in range(0, len(ids), AT_ONCE):
-            real = windows.real[begin : begin + AT_ONCE]
-            real = real[:, : int(real.sum(dim=1).max())]
-            part = ids[begin : begin + AT_ONCE, : real.shape[1]].masked_fill(~real, 0)
-            hidden = model(input_ids=part, attention_mask=real.long(), **options).last_hidden_state.float()
+        every = torch.arange(len(ids), device=ids.device)
+        parts = [part for index, _ in windows.batches() for part in torch.split(every[index], AT_ONCE)]
+        for part in parts:
+            real = windows.real[part]
+            real = real[:, : max(1, int(real.sum(dim=1).max()))]
             tokens = real.sum(dim=1, keepdim=True)
+            rows = ids[part, : real.shape[1]].masked_fill(~real, 0)
+            hidden = model(input_ids=rows, attention_mask=real.long(), **options).last_hidden_state.float()
             sums = hidden.masked_fill(~real.unsqueeze(-1), 0.0).sum(dim=1)
             means.append(torch.cat([sums / tokens.clamp(min=1), tokens], dim=1))
-        return list(torch.split(torch.cat(means), windows.counts))
+        return list(torch.split(torch.cat(means)[torch.cat(parts).argsort()], windows.counts))
 
     def of_windows(self, windows: Sequence[Tensor]) -> Tensor:
         """The vectors of rows, ``(B, C)`` where M is 1, from what :meth:`windows` gives of each."""
